@@ -178,7 +178,7 @@ func (a *answers) fail(l *lane, rw *row, f *lanes.Failure, n int, now time.Time)
 // while the receiver accepted other rows. The row is not marked FAILED. Part of the
 // receiver may be down, and every row that needs that part would become FAILED too.
 func (a *answers) detectStall(l *lane, rw *row, f *lanes.Failure, now time.Time) {
-	if l.Stalled || f.IsRefusal() || !f.Single || !rw.Proof || now.Sub(rw.FirstFailed) < a.core.cfg.ProofWait {
+	if l.Stalled || f.IsRefusal() || !f.Single || !rw.Proof || now.Sub(rw.FailureTimes().First) < a.core.cfg.ProofWait {
 		return
 	}
 	l.Stalled = true

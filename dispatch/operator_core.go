@@ -258,7 +258,7 @@ func laneInfo(l *lane) LaneInfo {
 	}
 
 	if l.Stalled && len(l.Rows) > 0 {
-		in.Since = l.Rows[0].FirstFailed
+		in.Since = l.Rows[0].FailureTimes().First
 	}
 	if l.Refusal != "" {
 		in.Error, in.Since = l.Refusal, l.RefusedSince

@@ -129,9 +129,7 @@ func (s *suite) testFewOutcomes(t *testing.T) {
 		t.Helper()
 		want := claimed
 		want.RetryCount, want.Error = retries, text
-		if want.Status = store.Pending; !keepsClaimTime(&s.layout) {
-			want.Claimed = time.Time{}
-		}
+		want.Status, want.Claimed = store.Pending, givenBackAt(&s.layout, want.Claimed)
 		if got := b.read(t, "a", id); got != want {
 			t.Errorf("row %s is %+v, want %+v", id, got, want)
 		}

@@ -54,10 +54,7 @@ func (s *suite) testSettle(t *testing.T) {
 		ended = claimed
 	}
 	want("dead", store.Failed, 4, "given up", ended, at)
-	retriedAt := claimed
-	if !keepsClaimTime(&s.layout) {
-		retriedAt = time.Time{}
-	}
+	retriedAt := givenBackAt(&s.layout, claimed)
 	want("retried", store.Pending, 2, "try later", retriedAt, time.Time{})
 	want("other", b.claimedStatus(), 0, "", claimed, time.Time{})
 	if s.layout.DeleteDelivered {
@@ -76,10 +73,13 @@ func (s *suite) testSettle(t *testing.T) {
 	}
 }
 
-// keepsClaimTime reports whether a row keeps the time of its claim as it becomes PENDING again.
-// Without a word or number for PROCESSING the time would hold the row.
-func keepsClaimTime(l *store.Layout) bool {
-	return l.Columns.Status != "" && l.State != store.StateBoolean && !l.Lease
+// givenBackAt returns the claim time of a row that becomes PENDING again. Without a word or number
+// for PROCESSING the time would hold the row.
+func givenBackAt(l *store.Layout, claimed time.Time) time.Time {
+	if l.Columns.Status != "" && l.State != store.StateBoolean && !l.Lease {
+		return claimed
+	}
+	return time.Time{}
 }
 
 func (b *bench) claimedStatus() store.Status {

@@ -202,7 +202,7 @@ func (f *Requests) Next(now time.Time) *Request {
 	}
 	for rw := range req.Rows() {
 		rw.Attempts++
-		rw.Proof = req.Receiver().Breaker.AcceptedSince(rw.LastFailed)
+		rw.Proof = req.Receiver().Breaker.AcceptedSince(rw.FailureTimes().Last)
 	}
 	return req
 }

@@ -14,7 +14,8 @@ type Ticket interface {
 	Done(n int)
 }
 
-// Row is one item in a lane, with its delivery state under this leader.
+// Row is one item in a lane, with its delivery state under this leader. There are as many as the
+// buffers hold, so fields of one byte stand together, and fields that few rows have are pointers.
 type Row struct {
 	store.Item
 	Ticket Ticket // nil if the checkpoint does not depend on the row
@@ -28,43 +29,54 @@ type Row struct {
 	FreshUntil   time.Time
 	LateClaiming bool
 
-	// Attempts counts the requests that carried the row.
-	Attempts int
-
-	// FirstFailed is the time of the row's first failed attempt, LastFailed of the latest.
-	// LastRefused is the time of the last refusal that counted, or else of the first
-	// refusal since a failure of another class.
-	FirstFailed, LastFailed, LastRefused time.Time
-
 	// Proof: the receiver accepted another row between the latest failure and the current
 	// attempt. It belongs to the attempt and is no state: each attempt sets it anew.
 	Proof bool
-
-	// Endpoint is the endpoint of the row, once it is known: Routed. It needs the row's
-	// attributes, and is remembered while they are not in memory. See Endpoints.Route.
-	Endpoint string
-	Routed   bool
 
 	Sight  Sight
 	Stage  Stage
 	Origin Origin
 
-	// Skip is the operator's pending skip request, if any.
-	Skip *Skip
-
 	// Copy is the state of its spilled copy. PendingOutcome waits while it is written, or while
 	// the row is claimed late.
-	Copy           Copy
-	PendingOutcome *Outcome
+	Copy Copy
 
 	// Account is the limit it counts against, as one row and weight more. Only Memory
 	// changes it.
 	Account Account
-	weight  int
+
+	// Endpoint is the endpoint of the row, once it is known: Routed. It needs the row's
+	// attributes, and is remembered while they are not in memory. See Endpoints.Route.
+	Routed   bool
+	Endpoint string
+
+	// Attempts counts the requests that carried the row.
+	Attempts int
+	weight   int
+
+	failures       *FailureTimes // nil before a failed attempt
+	Skip           *Skip         // the operator's pending skip request, if any
+	PendingOutcome *Outcome
 
 	// Job is the replay that sends the row, as row number ReplayN; nil for a live row.
 	Job     *replay.Job
 	ReplayN int64
+}
+
+// FailureTimes are the times of the failed attempts of a row, zero if there is none.
+type FailureTimes struct {
+	First, Last time.Time
+	// Refused is the time of the last refusal that counted, or else of the first refusal since
+	// a failure of another class.
+	Refused time.Time
+}
+
+// FailureTimes returns the times of its failed attempts.
+func (rw *Row) FailureTimes() FailureTimes {
+	if rw.failures == nil {
+		return FailureTimes{}
+	}
+	return *rw.failures
 }
 
 // Sight is what this leader's claims have seen of a row. See the package comment for its
@@ -151,16 +163,17 @@ func (rw *Row) ReleaseTicket() {
 	}
 }
 
-// RecordFailure records a failed attempt. A failure other than a refusal restarts the
-// interval in which refusals without proof count.
-func (rw *Row) RecordFailure(class sink.Class, now time.Time) {
-	rw.LastFailed = now
-	if rw.FirstFailed.IsZero() {
-		rw.FirstFailed = now
+// RecordFailure records a failed attempt, and returns the times to change. A failure other than a
+// refusal restarts the interval in which refusals without proof count.
+func (rw *Row) RecordFailure(class sink.Class, now time.Time) *FailureTimes {
+	if rw.failures == nil {
+		rw.failures = &FailureTimes{First: now}
 	}
+	rw.failures.Last = now
 	if class != sink.Refused {
-		rw.LastRefused = time.Time{}
+		rw.failures.Refused = time.Time{}
 	}
+	return rw.failures
 }
 
 // Finish records that the row is delivered, or was found settled or gone.
@@ -189,7 +202,7 @@ func (rw *Row) ResetFailed() {
 	if rw.Ticket == nil { // it has no position in the log any more
 		rw.Origin, rw.Seq = Requeued, 0
 	}
-	rw.FirstFailed, rw.LastFailed, rw.LastRefused = time.Time{}, time.Time{}, time.Time{}
+	rw.failures = nil
 	if s := rw.Skip; s != nil {
 		rw.Skip = nil
 		s.Report()
@@ -211,15 +224,15 @@ func (rw *Row) CommittedOrCaptured() time.Time {
 
 // failureMemo preserves the failures of a lane's head while the row is out of memory.
 type failureMemo struct {
-	ref                                  store.Ref
-	retries                              int
-	firstFailed, lastFailed, lastRefused time.Time
+	ref      store.Ref
+	retries  int
+	failures *FailureTimes
 }
 
 // SaveFailures records the failures of the lane's head.
 func (l *Lane) SaveFailures() {
-	if rw := l.Rows[0]; !rw.LastFailed.IsZero() {
-		l.memo = &failureMemo{rw.Ref, rw.RetryCount, rw.FirstFailed, rw.LastFailed, rw.LastRefused}
+	if rw := l.Rows[0]; rw.failures != nil {
+		l.memo = &failureMemo{rw.Ref, rw.RetryCount, rw.failures}
 	}
 }
 
@@ -227,7 +240,7 @@ func (l *Lane) SaveFailures() {
 func (l *Lane) RestoreFailures(rw *Row) {
 	if m := l.memo; m != nil && m.ref == rw.Ref {
 		rw.RetryCount = max(rw.RetryCount, m.retries)
-		rw.FirstFailed, rw.LastFailed, rw.LastRefused = m.firstFailed, m.lastFailed, m.lastRefused
+		rw.failures = m.failures
 		l.memo = nil
 	}
 }

@@ -3,6 +3,7 @@ package lane
 import (
 	"testing"
 	"time"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -73,3 +74,10 @@ func TestRowAgainstModel(t *testing.T) {
 type counter struct{ n int }
 
 func (c *counter) Done(n int) { c.n += n }
+
+// TestRowSize: a row fits into the allocator's class of 352 bytes. The next one is 384.
+func TestRowSize(t *testing.T) {
+	if size := unsafe.Sizeof(Row{}); size > 352 {
+		t.Errorf("a row has %d bytes, want at most 352", size)
+	}
+}

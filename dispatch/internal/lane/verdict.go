@@ -60,7 +60,7 @@ type Policy struct {
 // accepts others must not create dead letters.
 func (p *Policy) Judge(l *Lane, rw *Row, f *Failure, now time.Time) Verdict {
 	proof := rw.Proof
-	rw.RecordFailure(f.Class, now)
+	times := rw.RecordFailure(f.Class, now)
 	if !f.Single {
 		return judgeSeveral(l.Receiver, f, proof)
 	}
@@ -71,14 +71,14 @@ func (p *Policy) Judge(l *Lane, rw *Row, f *Failure, now time.Time) Verdict {
 	case p.CountClientErrors:
 		return judgeClientError(f)
 	case !f.IsRefusal():
-	case proof || f.Class == sink.Rejected || !rw.LastRefused.IsZero() && now.Sub(rw.LastRefused) >= p.ProofWait:
-		rw.LastRefused = now
+	case proof || f.Class == sink.Rejected || !times.Refused.IsZero() && now.Sub(times.Refused) >= p.ProofWait:
+		times.Refused = now
 		return Count
-	case rw.LastRefused.IsZero():
-		rw.LastRefused = now
+	case times.Refused.IsZero():
+		times.Refused = now
 	}
 
-	if p.GiveUpAfter > 0 && now.Sub(rw.FirstFailed) >= p.GiveUpAfter {
+	if p.GiveUpAfter > 0 && now.Sub(times.First) >= p.GiveUpAfter {
 		return GiveUp
 	}
 	return Retry

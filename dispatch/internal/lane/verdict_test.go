@@ -125,7 +125,7 @@ func TestJudge(t *testing.T) {
 				if a.accepted > 0 {
 					l.Receiver.Breaker.Answered(&breaker.Answer{Started: second(a.accepted), Accepted: true}, second(a.accepted))
 				}
-				rw.Proof = l.Receiver.Breaker.AcceptedSince(rw.LastFailed)
+				rw.Proof = l.Receiver.Breaker.AcceptedSince(rw.FailureTimes().Last)
 				f := Failure{
 					Outcome: sink.Outcome{Class: a.class}, Single: !a.several, Bisecting: a.searching,
 					RetryAfter: time.Duration(a.after) * time.Second,
