@@ -16,6 +16,9 @@
 //	         │        └───────────────→ waiting → ready             (not yet visible, held)
 //	         └ held: blocked by a FAILED row, paused by an operator, or replayed
 //
+// With [Options.Late] fresh rows go from ready to sending, and are claimed only if their request
+// is not answered soon; see late.go.
+//
 // # Core and workers
 //
 // The core is a pure state machine. Events go in: rows, claim answers, results,

@@ -15,6 +15,9 @@
 //	ready     its head is large and does not fit yet          ready     the queue of large rows
 //	ready     NextClaims: live rows                           claiming  the request
 //	ready     NextClaims: replayed rows                       sending   the request
+//	ready     NextClaims, StartFresh: fresh rows              sending   the request
+//	sending   the request was not claimed, and is halved:     claiming  the request
+//	          PushUnclaimed
 //	claiming  some of its rows are claimed: Send              sending   the request
 //	claiming  a row must wait: Wait                           waiting   the timers
 //	sending   an outcome of its head is written first: Write  writing   the outcome
