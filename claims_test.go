@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 // fakeStandbys is a store whose commits wait as it is told to. A slow one does not answer.
 type fakeStandbys struct {
 	store.Tables
+	mu      sync.Mutex
 	setting string
 	err     error
 	slow    bool
@@ -24,12 +26,15 @@ type fakeStandbys struct {
 }
 
 func (f *fakeStandbys) CommitsWait(ctx context.Context) (string, error) {
+	f.mu.Lock()
 	f.reads++
-	if f.slow {
+	setting, err, slow := f.setting, f.err, f.slow
+	f.mu.Unlock()
+	if slow {
 		<-ctx.Done()
 		return "", ctx.Err()
 	}
-	return f.setting, f.err
+	return setting, err
 }
 
 func TestClaimsInForce(t *testing.T) {
@@ -48,22 +53,22 @@ func TestClaimsInForce(t *testing.T) {
 		name    string
 		o       Options
 		polling bool
-		st      fakeStandbys
+		st      *fakeStandbys
 		mode    ClaimsMode
 		reason  string
 		reads   int
 	}{
-		{"as configured", late, false, fakeStandbys{}, ClaimsLate, configuredMode, 1},
-		{"by default", testOptions(), false, fakeStandbys{setting: "x = 1"}, ClaimsOn, configuredMode, 0},
-		{"no claims", off, false, fakeStandbys{}, ClaimsOff, configuredMode, 0},
-		{"no claims, and late", offLate, false, fakeStandbys{}, ClaimsOff, configuredMode, 0},
-		{"claims in one of two tables", some, false, fakeStandbys{}, ClaimsLate, configuredMode, 1},
-		{"another processor", shared, false, fakeStandbys{}, ClaimsOn, "not late: another processor works on the tables (takeover timeout)", 0},
-		{"polling", late, true, fakeStandbys{}, ClaimsOn, "not late: rows are read from the tables, not from the log", 0},
-		{"a standby", late, false, fakeStandbys{setting: "x = 1"}, ClaimsOn, "not late: commits wait for a standby (x = 1)", 1},
-		{"no answer", late, false, fakeStandbys{err: errors.New("gone")}, ClaimsOn, "not late: unknown whether commits wait for a standby", 1},
+		{"as configured", late, false, &fakeStandbys{}, ClaimsLate, configuredMode, 1},
+		{"by default", testOptions(), false, &fakeStandbys{setting: "x = 1"}, ClaimsOn, configuredMode, 0},
+		{"no claims", off, false, &fakeStandbys{}, ClaimsOff, configuredMode, 0},
+		{"no claims, and late", offLate, false, &fakeStandbys{}, ClaimsOff, configuredMode, 0},
+		{"claims in one of two tables", some, false, &fakeStandbys{}, ClaimsLate, configuredMode, 1},
+		{"another processor", shared, false, &fakeStandbys{}, ClaimsOn, "not late: another processor works on the tables (takeover timeout)", 0},
+		{"polling", late, true, &fakeStandbys{}, ClaimsOn, "not late: rows are read from the tables, not from the log", 0},
+		{"a standby", late, false, &fakeStandbys{setting: "x = 1"}, ClaimsOn, "not late: commits wait for a standby (x = 1)", 1},
+		{"no answer", late, false, &fakeStandbys{err: errors.New("gone")}, ClaimsOn, "not late: unknown whether commits wait for a standby", 1},
 	} {
-		got, err := c.o.ReadClaims(t.Context(), &c.st, c.polling)
+		got, err := c.o.ReadClaims(t.Context(), c.st, c.polling)
 		if got != (ClaimsStatus{c.mode, c.reason}) || !errors.Is(err, c.st.err) || c.st.reads != c.reads {
 			t.Errorf("%s: %+v, %v, after %d reads; want %s, %q, after %d", c.name, got, err, c.st.reads, c.mode, c.reason, c.reads)
 		}
@@ -89,9 +94,12 @@ func TestClaimsFollowTheServer(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.watchClaims(ctx) }()
-		expect := func(what string, within time.Duration, late bool, says string) {
+		expect := func(what string, change func(), within time.Duration, late bool, says string) {
 			t.Helper()
+			st.mu.Lock() // orders the goroutines: the next read sees the change, then it logs
 			logged.Reset()
+			change()
+			st.mu.Unlock()
 			time.Sleep(within)
 			synctest.Wait()
 			if r.mayGoUnclaimed() != late {
@@ -103,15 +111,13 @@ func TestClaimsFollowTheServer(t *testing.T) {
 				t.Errorf("%s: the log has %q, want once %q", what, got, says)
 			}
 		}
-		expect("no standby", 0, true, "")
-		st.setting = "standbys = 'a'"
-		expect("a standby", claimsInterval, false, `level=INFO msg="claims mode changed" mode=on reason="not late: commits wait for a standby (standbys = 'a')"`)
-		st.setting = ""
-		expect("none again", claimsInterval, true, `msg="claims mode changed" mode=late reason=configured`)
-		st.slow = true
-		expect("no answer", claimsInterval+claimsTimeout, false, `mode=on reason="not late: unknown whether commits wait for a standby" error="context deadline exceeded"`)
-		st.slow = false
-		expect("an answer", claimsInterval+claimsTimeout, true, `mode=late`)
+		expect("no standby", func() {}, 0, true, "")
+		expect("a standby", func() { st.setting = "standbys = 'a'" }, claimsInterval, false,
+			`level=INFO msg="claims mode changed" mode=on reason="not late: commits wait for a standby (standbys = 'a')"`)
+		expect("none again", func() { st.setting = "" }, claimsInterval, true, `msg="claims mode changed" mode=late reason=configured`)
+		expect("no answer", func() { st.slow = true }, claimsInterval+claimsTimeout, false,
+			`mode=on reason="not late: unknown whether commits wait for a standby" error="context deadline exceeded"`)
+		expect("an answer", func() { st.slow = false }, claimsInterval+claimsTimeout, true, `mode=late`)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
