@@ -18,6 +18,7 @@ func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", "''
 // TestAttributes runs the suite's tests of attributes and of groups over several columns. For
 // every type, see TestTypesOfTable.
 func TestAttributes(t *testing.T) {
+	t.Parallel()
 	const table = `CREATE TYPE mood AS ENUM ('good', 'bad'); CREATE TABLE outbox_attributes (
 	id text PRIMARY KEY, payload text, tenant_id varchar(20), partition_id text, aggregate_type varchar(20),
 	event_type text, occurred_at timestamp(3), headers jsonb, delivered_at timestamptz,
@@ -103,6 +104,7 @@ var samples = []struct {
 // payload, its kind, its group, a part of its group, and as attributes. The database has a
 // time zone and formats of its own, which must not show.
 func TestTypesOfTable(t *testing.T) {
+	t.Parallel()
 	inTurn(t, servers.Spread(t, servers.Versions()), func(t *testing.T, version int) {
 		ddl := []string{
 			"CREATE TYPE mood AS ENUM ('good', 'it''s bad')", "CREATE DOMAIN citext_of_tests AS text", "CREATE DOMAIN bytes_of_tests AS bytea",

@@ -42,6 +42,7 @@ func emit(transactional bool, prefix, content string) string {
 // TestMessages: the transactional messages of a prefix are rows, in the order in which they were
 // emitted. Others are not, nor are those of a transaction that was rolled back.
 func TestMessages(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newMessages(t, version, messageLayout())
 		cfg := d.config()
@@ -88,6 +89,7 @@ func TestMessages(t *testing.T) {
 // TestWholeMessages: without columns the content is the payload, whatever it is, and the LSN the
 // id. A second read of the WAL gives the same ids.
 func TestWholeMessages(t *testing.T) {
+	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
 		d := newMessages(t, version, store.Layout{Name: store.CustomLayout, State: store.StateNone})
 		r := run(t, d, d.config(), store.Checkpoint{})
@@ -115,6 +117,7 @@ func TestWholeMessages(t *testing.T) {
 
 // TestUnreadableMessages: a message that is not as the layout says is a row with the reason.
 func TestUnreadableMessages(t *testing.T) {
+	t.Parallel()
 	oneVersion(t, func(t *testing.T, version int) {
 		d := newMessages(t, version, messageLayout())
 		r := run(t, d, d.config(), store.Checkpoint{})
@@ -166,6 +169,7 @@ func TestMessageOutboxes(t *testing.T) {
 
 // TestStoreOfMessages: checks, claims, outcomes and statuses need no table.
 func TestStoreOfMessages(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newMessages(t, version, messageLayout())
 		ctx := ctxOf(t)

@@ -19,6 +19,7 @@ func partitionedBy(key string) string {
 // partition arrives as an insert, and would be sent twice. Such a table is refused before
 // the first row, whatever the form and level of the key.
 func TestPartitionKeyWithWrittenColumn(t *testing.T) {
+	t.Parallel()
 	const byID = "; CREATE TABLE part PARTITION OF outbox_events DEFAULT PARTITION BY "
 	for name, c := range map[string]struct{ ddl, problem string }{
 		"list":       {partitionedBy("LIST (status)"), `LIST (status), and the relay writes column "status" (columns.status)`},
@@ -43,6 +44,7 @@ func TestPartitionKeyWithWrittenColumn(t *testing.T) {
 
 // TestPartitionKeyWithoutWrittenColumn: tables with other keys are streamed.
 func TestPartitionKeyWithoutWrittenColumn(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		servers.Exec(t, d.url, partitionedBy("RANGE (created_at, (length(id)))"), "CREATE TABLE part PARTITION OF outbox_events DEFAULT PARTITION BY HASH (message_group)",
@@ -57,6 +59,7 @@ func TestPartitionKeyWithoutWrittenColumn(t *testing.T) {
 // WAL. A sweep would find them after younger ones. Such a table is refused, also if the
 // first child is created during a stream; its rows can be polled.
 func TestChildTables(t *testing.T) {
+	t.Parallel()
 	eachVersion(t, func(t *testing.T, version int) {
 		d := watched(newDatabase(t, servers.Database(t, version)))
 		f := follow(t, d, d.config(), store.Checkpoint{})
