@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,7 +36,11 @@ func (t *transaction) Enqueue(ctx context.Context, queue string, rows []store.It
 	if len(rows) == 0 {
 		return 0, nil
 	}
-	added, err = t.write(ctx, t.enqueueQuery(queue, rows))
+	if t.onlyNew && len(rows) >= minCopyRows {
+		added, err = t.copyRows(ctx, queue, rows)
+	} else {
+		added, err = t.write(ctx, t.enqueueQuery(queue, rows))
+	}
 	if isNumberTaken(err) {
 		return 0, &store.RefusedError{Err: fmt.Errorf("number of a row belongs to another row: %w", err)}
 	}
@@ -49,6 +54,60 @@ func (t *transaction) Enqueue(ctx context.Context, queue string, rows []store.It
 		err = ledger.NumberTaken(&rows[taken-1])
 	}
 	return added, err
+}
+
+// minCopyRows is the number of new rows from which COPY adds them. Of 5000 rows it takes three
+// quarters of the server's time of INSERT (measured), but two more round trips.
+const minCopyRows = 500
+
+// queuedFields are the columns of the queue that Enqueue writes.
+const queuedFields = "name, queue, outbox, lane, n, id, kind, message_group, xid, retry_count, payload_size, committed_at, payload, attributes"
+
+// copyRows adds new rows with COPY. It reads the visibility of their transactions before, which
+// keeps the number of one that commits meanwhile.
+func (t *transaction) copyRows(ctx context.Context, queue string, rows []store.Item) (int, error) {
+	txns, places := transactionsOf(rows)
+	var xids []int64
+	b := &builder{}
+	err := t.read(ctx, b.query("WITH "+b.xids(txns), "SELECT of FROM xids"), func(row pgx.Rows) error { return row.Scan(&xids) })
+	if err != nil {
+		return 0, err
+	}
+	var lane []byte
+	var key store.LaneKey
+	n, err := t.conn.CopyFrom(ctx, pgx.Identifier{"sluicebox", "queue"}, strings.Split(queuedFields, ", "), pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
+		it := &rows[i]
+		if k := it.Lane(); lane == nil || k != key {
+			hash := k.Hash()
+			key, lane = k, hash[:]
+		}
+		return []any{
+			t.name, queue, it.Outbox, lane, int64(it.Seq), []byte(it.ID), []byte(it.Kind), groupBytes(it.Group), xids[places[it.Txn]-1],
+			int64(it.RetryCount), int64(it.PayloadSize), timeOrNull(it.Committed), it.Payload, ledger.EncodeAttributes(it.Attributes),
+		}, nil
+	}))
+	return int(n), err
+}
+
+// transactionsOf returns the numbers of the rows' transactions, each once, and their places
+// among them, from 1.
+func transactionsOf(rows []store.Item) (txns []int64, places map[store.Txn]int64) {
+	places = map[store.Txn]int64{}
+	for i := range rows {
+		if txn := rows[i].Txn; places[txn] == 0 {
+			txns = append(txns, int64(uint32(txn)))
+			places[txn] = int64(len(txns))
+		}
+	}
+	return txns, places
+}
+
+// xids returns CTEs with the column xid of the rows of transactions, in one array.
+func (b *builder) xids(txns []int64) string {
+	return snapshotCTE + `, xids AS MATERIALIZED (
+  SELECT array_agg(CASE WHEN w.txn = 0 OR ` + visible + ` THEN 0 ELSE ` + fullXid + ` END ORDER BY w.ord) AS of
+  FROM snap CROSS JOIN unnest(` + b.bind("xids", "bigint[]", txns) + `) WITH ORDINALITY AS w(txn, ord)
+)`
 }
 
 // isNumberTaken reports whether a row has the number of a row in another lane.
@@ -79,18 +138,13 @@ func (t *transaction) enqueueQuery(queue string, rows []store.Item) *query {
 	outboxes, lanes, ids, kinds, groups := make([]string, n), make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	ns, txns, retries, sizes := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	times, payloads, attributes := make([]pgtype.Timestamptz, n), make([][]byte, n), make([][]byte, n)
-	var distinct []int64
-	places := map[store.Txn]int64{}
+	distinct, places := transactionsOf(rows)
 	for i := range rows {
 		it := &rows[i]
 		lane := it.Lane().Hash()
 		outboxes[i], lanes[i], ids[i], kinds[i], groups[i] = it.Outbox, lane[:], []byte(it.ID), []byte(it.Kind), groupBytes(it.Group)
 		ns[i], retries[i], sizes[i] = int64(it.Seq), int64(it.RetryCount), int64(it.PayloadSize)
 		times[i], payloads[i], attributes[i] = timeOrNull(it.Committed), it.Payload, ledger.EncodeAttributes(it.Attributes)
-		if places[it.Txn] == 0 {
-			distinct = append(distinct, int64(uint32(it.Txn)))
-			places[it.Txn] = int64(len(distinct))
-		}
 		txns[i] = places[it.Txn]
 	}
 
@@ -100,11 +154,8 @@ func (t *transaction) enqueueQuery(queue string, rows []store.Item) *query {
 	}
 	b := &builder{}
 	return b.query(
-		"WITH "+snapshotCTE+", xids AS MATERIALIZED (",
-		"  SELECT array_agg(CASE WHEN w.txn = 0 OR "+visible+" THEN 0 ELSE "+fullXid+" END ORDER BY w.ord) AS of",
-		"  FROM snap CROSS JOIN unnest("+b.bind("xids", "bigint[]", distinct)+") WITH ORDINALITY AS w(txn, ord)",
-		")",
-		"INSERT INTO sluicebox.queue (name, queue, outbox, lane, n, id, kind, message_group, xid, retry_count, payload_size, committed_at, payload, attributes)",
+		"WITH "+b.xids(distinct),
+		"INSERT INTO sluicebox.queue ("+queuedFields+")",
 		"SELECT "+b.bind("name", "text", t.name)+", "+b.bind("queue", "text", queue)+", w.outbox, w.lane, w.n, w.id, w.kind, w.message_group,",
 		"  xids.of[w.txn], w.retry_count, w.payload_size, w.committed_at, w.payload, w.attributes",
 		"FROM xids CROSS JOIN unnest("+

@@ -224,29 +224,46 @@ func TestSpillBlocksNoOtherCall(t *testing.T) {
 }
 
 // TestSpilledTxn: the full number of an open transaction is stored, that of a visible one
-// is not, and visibility is right for a transaction more than 2^31 behind.
+// is not, and visibility is right for a transaction more than 2^31 behind. It does not matter
+// how many rows are spilled with them.
 func TestSpilledTxn(t *testing.T) {
 	eachVersion(t, func(t *testing.T, url string) {
-		r := newRig(t, url, flowTable, 0, flowBox)
-		tx := r.begin(t, insertFlow, []string{"1"})
-		xid := xidOf(t, tx)
-		open, seen := spilledRow("1", 1), spilledRow("2", 2)
-		open.Txn, seen.Txn = store.Txn(uint32(xid)), store.Txn(uint32(xid-1))
-		r.spill(t, open, seen)
-		end(t, tx, true)
-		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.queue WHERE id = '1'"); got != xid {
-			t.Errorf("open transaction: got xid %d, want %d", got, xid)
-		}
-		if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.queue WHERE id = '2'"); got != 0 {
-			t.Errorf("visible transaction: got xid %d, want 0", got)
-		}
-		const later = 3 << 31 // as if the server had come that far when the row was spilled
-		r.exec(t, "UPDATE sluicebox.queue SET xid = xid + $1 WHERE id = '1'", int64(later))
-		lists, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(open)}, 9)
-		if err != nil || len(lists[0]) != 2 || lists[0][0].Txn != store.Txn(uint32(xid+later)) || lists[0][1].Txn != 0 {
-			t.Errorf("read back: %+v, %v", lists, err)
+		for _, others := range []int{0, 1000} {
+			testSpilledTxn(t, url, others)
 		}
 	})
+}
+
+func testSpilledTxn(t *testing.T, url string, others int) {
+	r := newRig(t, url, "DROP TABLE IF EXISTS outbox_events;"+flowTable, 0, flowBox)
+	r.exec(t, "DELETE FROM sluicebox.queue")
+	committed := r.begin(t, insertFlow, []string{"2"})
+	earlier := xidOf(t, committed)
+	end(t, committed, true)
+	tx := r.begin(t, insertFlow, []string{"1"})
+	xid := xidOf(t, tx)
+	open, seen := spilledRow("1", 1), spilledRow("2", 2)
+	open.Txn, seen.Txn = store.Txn(uint32(xid)), store.Txn(uint32(earlier))
+	rows := []store.Item{open, seen}
+	for i := range others {
+		other := spilledRow(fmt.Sprint("other ", i), store.Seq(3+i))
+		other.Group, other.Txn = store.GroupOf("other"), seen.Txn
+		rows = append(rows, other)
+	}
+	r.spill(t, rows...)
+	end(t, tx, true)
+	if got := ask[uint64](t, r.conn, "SELECT xid FROM sluicebox.queue WHERE id = '1'"); got != xid {
+		t.Errorf("open transaction: got xid %d, want %d", got, xid)
+	}
+	if got := ask[uint64](t, r.conn, "SELECT max(xid) FROM sluicebox.queue WHERE id <> '1'"); got != 0 {
+		t.Errorf("visible transaction: got xid %d, want 0", got)
+	}
+	const later = 3 << 31 // as if the server had come that far when the row was spilled
+	r.exec(t, "UPDATE sluicebox.queue SET xid = xid + $1 WHERE id = '1'", int64(later))
+	lists, err := r.store.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(open)}, 9)
+	if err != nil || len(lists[0]) != 2 || lists[0][0].Txn != store.Txn(uint32(xid+later)) || lists[0][1].Txn != 0 {
+		t.Errorf("read back: %+v, %v", lists, err)
+	}
 }
 
 // fillSpilled spills that many rows, in lanes of that many each.

@@ -148,6 +148,60 @@ func (b *bench) testNumberTaken(t *testing.T) {
 	b.wantQueue(t, "after all", "q", one, two)
 }
 
+// testMany: a database may add many rows in another way than a few. They are read back, they stay,
+// and a number of another row is an error, as with a few.
+func (b *bench) testMany(t *testing.T) {
+	const fillers = 1000
+	keys, rows := oddRows()
+	for n := range int64(fillers) {
+		rows = append(rows, row(n+1, fmt.Sprint("filler ", n%3)))
+	}
+	b.enqueue(t, "q", len(rows), rows...)
+	b.view(t, func(ctx context.Context, r ledger.Reader) error {
+		for _, key := range append(keys, rows[len(rows)-1].Lane()) {
+			lists, err := r.Range(ctx, "q", []store.SpilledRange{{Outbox: key.Outbox, Lane: key.Hash()}}, fillers)
+			if err != nil {
+				return err
+			}
+			wantRows(t, fmt.Sprintf("lane %.50v", key), lists[0], ofLane(rows, key), true)
+		}
+		return nil
+	})
+
+	more := slices.Clone(rows[len(rows)-fillers/2:])
+	for i := range more {
+		more[i].RetryCount += 7
+	}
+	for n := range int64(fillers) {
+		more = append(more, row(fillers+n+1, "more"))
+	}
+	b.enqueue(t, "q", fillers, more...)
+	fillersNow := append(slices.Clone(rows[len(rows)-fillers:]), more[fillers/2:]...)
+	b.wantFirst(t, "after a repeat", "q", fillersNow)
+
+	again := slices.Clone(more)
+	again[len(again)-1].ID = "other"
+	err := b.leader.Update(ctx(t), b.epoch, ledger.Full, func(ctx context.Context, tx ledger.Tx) error {
+		_, err := tx.Enqueue(ctx, "q", append(again, row(2*fillers+1, "more")))
+		return err
+	})
+	var refused *store.RefusedError
+	if !errors.As(err, &refused) {
+		t.Errorf("number of another row: got %v, want a RefusedError", err)
+	}
+	b.wantFirst(t, "after a number of another row", "q", fillersNow)
+}
+
+// wantFirst compares the first rows of a queue, without payload.
+func (b *bench) wantFirst(t *testing.T, what, queue string, want []store.Item) {
+	t.Helper()
+	b.view(t, func(ctx context.Context, r ledger.Reader) error {
+		got, err := r.Scan(ctx, ledger.Scan{Queue: queue, Limit: len(want)})
+		wantRows(t, what, got, want, false)
+		return err
+	})
+}
+
 // testQueueNames: queues are separate, whatever their names.
 func (b *bench) testQueueNames(t *testing.T) {
 	names := []string{"", "%", "_", "a", "A", "a ", "'", "~0", "a/1", "\\", strings.Repeat("k", 99), strings.Repeat("k", 100)}

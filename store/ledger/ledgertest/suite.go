@@ -44,6 +44,7 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 		{"rows are read back", (*bench).testRange},
 		{"rows in a queue stay", (*bench).testEnqueueAgain},
 		{"a number of another row", (*bench).testNumberTaken},
+		{"many rows", (*bench).testMany},
 		{"names of queues", (*bench).testQueueNames},
 		{"huge rows", (*bench).testHugeRows},
 		{"rows are removed", (*bench).testDequeue},
