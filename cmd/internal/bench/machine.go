@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,7 +66,6 @@ const clockTick = 10 * time.Millisecond
 
 // processStat is a process in /proc/PID/stat.
 type processStat struct {
-	name   string
 	parent int
 	cpu    time.Duration // of the process and of its ended children
 }
@@ -76,13 +76,8 @@ func readProcess(pid int) (s processStat, ok bool) {
 	if err != nil {
 		return s, false
 	}
-	head, rest, found := strings.Cut(string(text), "(")
-	end := strings.LastIndex(rest, ") ") // a name may contain parentheses
-	if !found || head == "" || end < 0 {
-		return s, false
-	}
-	s.name = rest[:end]
-	fields := strings.Fields(rest[end+2:]) // from the third field on
+	end := max(0, strings.LastIndexByte(string(text), ')'))        // of the name, which may contain any character
+	fields := strings.Fields(string(text[min(end+1, len(text)):])) // from the third field on
 	if len(fields) < 15 {
 		return s, false
 	}
@@ -128,14 +123,23 @@ func treeCPU(root int) time.Duration {
 }
 
 // localProcess returns the id of a server's process, 0 if the server runs on another machine or
-// in another namespace. host is the server's, with or without a port, and names are those that its process may have.
+// in another namespace. host is the server's, with or without a port, and names are those that
+// its program may have.
 func localProcess(host string, pid int, names ...string) int {
 	if bare, _, err := net.SplitHostPort(host); err == nil {
 		host = bare
 	}
-	s, ok := readProcess(pid)
-	if !ok || !store.Loopback(host) || !slices.Contains(names, s.name) {
+	if !store.Loopback(host) {
 		return 0
 	}
-	return pid
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	if err != nil {
+		return 0
+	}
+	for arg := range strings.SplitSeq(string(text), "\x00") { // not only the first: a loader may run the program
+		if slices.Contains(names, filepath.Base(arg)) {
+			return pid
+		}
+	}
+	return 0
 }

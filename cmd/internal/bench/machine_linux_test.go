@@ -3,6 +3,7 @@ package bench
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -24,17 +25,14 @@ func TestTreeCPUCountsEndedChildren(t *testing.T) {
 }
 
 func TestOnlyAServerOnThisMachineHasAProcess(t *testing.T) {
-	self, ok := readProcess(os.Getpid())
-	if !ok {
-		t.Fatal("no process")
-	}
+	self := filepath.Base(os.Args[0])
 	for _, tc := range []struct {
 		host, name string
 		want       int
 	}{
-		{"127.0.0.1:5432", self.name, os.Getpid()},
-		{"/var/run/postgresql", self.name, os.Getpid()},
-		{"shop.example", self.name, 0},
+		{"127.0.0.1:5432", self, os.Getpid()},
+		{"/var/run/postgresql", self, os.Getpid()},
+		{"shop.example", self, 0},
 		{"127.0.0.1", "postgres", 0}, // another program, for example because the server is in a container
 	} {
 		if got := localProcess(tc.host, os.Getpid(), tc.name); got != tc.want {

@@ -133,6 +133,21 @@ func (o *Options) checkScenario(bad func(format string, args ...any)) {
 	}
 }
 
+// others returns the names of the sides to measure beside the first one. A relay that has claims
+// on anyway is not measured beside itself.
+func (o *Options) others(sc *scenario) (names []string) {
+	if len(o.Against) > 0 {
+		return o.Against
+	}
+	claims := cmp.Or(o.Claims, config.Default().Dispatch.Claims)
+	for _, s := range sc.sides[1:] {
+		if s.name != claimsOnSide || claims != "on" {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
 // withDefaults fills in the defaults of the scenario.
 func (o Options) withDefaults(d *Options) Options {
 	o.Rate = cmp.Or(o.Rate, d.Rate)
@@ -163,9 +178,7 @@ type Environment struct {
 func Run(ctx context.Context, o Options, env Environment) error {
 	sc := findScenario(o.Scenario)
 	b := &bench{opts: o.withDefaults(&sc.defaults), env: env, scenario: sc, missingMeasures: map[string]bool{}}
-	if len(o.Against) > 0 {
-		b.scenario = sc.beside(o.Against)
-	}
+	b.scenario = sc.beside(b.opts.others(sc))
 	res, err := b.run(ctx)
 	if err != nil {
 		return err

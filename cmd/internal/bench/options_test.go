@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,21 @@ func TestAgainstKeepsTheFirstSideAndSomeOthers(t *testing.T) {
 	}
 	if alone := findScenario("blocked-group").beside([]string{withoutSide}); len(alone.compare) != 3 {
 		t.Errorf("blocked-group compares %+v, want the measure without another side too", alone.compare)
+	}
+}
+
+// TestRelayIsNotMeasuredBesideItself: with claims on, there is no other side with claims on.
+func TestRelayIsNotMeasuredBesideItself(t *testing.T) {
+	sc := findScenario("drain")
+	for claims, want := range map[string]bool{"on": false, "late": true, "off": true} {
+		o := Options{Claims: claims}
+		if got := slices.Contains(o.others(sc), claimsOnSide); got != want {
+			t.Errorf("claims %s: a side with claims on %v, want %v", claims, got, want)
+		}
+	}
+	asked := Options{Claims: "on", Against: []string{claimsOnSide}}
+	if got := asked.others(sc); !slices.Equal(got, asked.Against) {
+		t.Errorf("the other sides are %q, want the one that was asked for", got)
 	}
 }
 

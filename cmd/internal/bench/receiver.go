@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // receiver is an HTTP server that receives the rows of a benchmark.
@@ -90,6 +92,18 @@ func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 		rows := strings.Repeat(result, bytes.Count(body.Bytes(), []byte(payloadHead)))
 		_, _ = io.WriteString(w, `{"results":[`+strings.TrimSuffix(rows, ",")+"]}") // a client that is gone sends the request again
 	}
+}
+
+// awaitReplayed waits until a replay has sent its first row.
+func (r *receiver) awaitReplayed(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stallTimeout, fmt.Errorf("replay sent no row for %s", stallTimeout))
+	defer cancel()
+	for r.replayed.Load() == 0 {
+		if err := backoff.Sleep(ctx, time.Millisecond); err != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 // serviceTime returns the mean duration of a request.

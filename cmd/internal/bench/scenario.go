@@ -66,7 +66,9 @@ const (
 )
 
 // scenarios returns all scenarios.
-func scenarios() []scenario { return append(floorScenarios(), selfScenarios()...) }
+func scenarios() []scenario {
+	return slices.Concat(floorScenarios(), otherScenarios(), selfScenarios())
+}
 
 // floorScenarios compare the relay with the limits of the database and the receiver.
 func floorScenarios() []scenario {
@@ -118,6 +120,12 @@ func floorScenarios() []scenario {
 				{measure: cpuPerRowBoth, against: floorSide, unit: "µs"},
 			},
 		},
+	}
+}
+
+// otherScenarios compare the relay with another program, and with the receiver's limit.
+func otherScenarios() []scenario {
+	return []scenario{
 		{
 			name: "peer", what: "latency and drain beside another program, which reads the same table and posts to the same receiver",
 			defaults: Options{Rate: 300, Rows: 200_000, Groups: 1000, Duration: 10 * time.Second},

@@ -92,7 +92,7 @@ func replayLatency(ctx context.Context, b *bench) (figures, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := awaitReplay(ctx, client, id, store.JobPlaying); err != nil {
+		if err := errors.Join(awaitReplay(ctx, client, id, store.JobPlaying), to.awaitReplayed(ctx)); err != nil {
 			return nil, err
 		}
 		began, before := time.Now(), to.replayed.Load()

@@ -7,8 +7,13 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// maxRowsInFlight is the maximum number of rows between the stream and their completion.
-const maxRowsInFlight = 20_000
+const (
+	// maxRowsInFlight is the maximum number of rows between the stream and their completion.
+	maxRowsInFlight = 20_000
+	// maxUncompleted is the same without claims. There nothing else holds back the requests, and
+	// a drain would end long before its completions.
+	maxUncompleted = 2 * maxStatementRows
+)
 
 // row is an inserted row.
 type row struct {
@@ -31,7 +36,7 @@ type ledger struct {
 	done uint64
 }
 
-func newLedger() *ledger { return &ledger{room: semaphore.NewWeighted(maxRowsInFlight)} }
+func newLedger(maxRows int) *ledger { return &ledger{room: semaphore.NewWeighted(int64(maxRows))} }
 
 // begin adds a transaction.
 func (l *ledger) begin() *transaction {
@@ -43,7 +48,7 @@ func (l *ledger) begin() *transaction {
 }
 
 // addRows adds rows of a transaction, with its end if they are the last. It waits until
-// fewer than maxRowsInFlight rows are in flight.
+// few enough rows are in flight.
 func (l *ledger) addRows(ctx context.Context, t *transaction, rows int, end uint64) error {
 	if err := l.room.Acquire(ctx, int64(rows)); err != nil {
 		return err

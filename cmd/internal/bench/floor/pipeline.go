@@ -35,8 +35,12 @@ type pipeline struct {
 }
 
 func openPipeline(ctx context.Context, cfg *Config, db database) (*pipeline, error) {
+	limit := maxRowsInFlight
+	if cfg.NoClaims {
+		limit = maxUncompleted
+	}
 	l := &pipeline{
-		table: cfg.Table, post: newPoster(cfg.Endpoint, max(1, cfg.Senders)), rows: newLedger(), done: make(chan []row, doneQueueSize),
+		table: cfg.Table, post: newPoster(cfg.Endpoint, max(1, cfg.Senders)), rows: newLedger(limit), done: make(chan []row, doneQueueSize),
 	}
 	var err error
 	if !cfg.NoClaims {

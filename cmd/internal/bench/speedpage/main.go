@@ -40,11 +40,8 @@ func main() {
 		m := measurer{source: config.URL(*source), program: *program, version: *version, file: *results, rounds: *rounds, claims: *claims, peer: *peer}
 		err = m.measure(ctx, *only)
 	}
-	if err == nil {
-		err = writePage(*results, *page, *part)
-	}
-	if err == nil {
-		err = writeFigures(filepath.Dir(*results), *readme)
+	if ctx.Err() == nil { // with the entries that could be measured
+		err = errors.Join(err, writePage(*results, *page, *part), writeFigures(filepath.Dir(*results), *readme))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "speedpage:", err)
@@ -62,46 +59,68 @@ type measurer struct {
 }
 
 // measure runs all entries, or one. It saves each result at once, so that an interruption
-// loses none.
+// loses none. An entry that fails does not end the others.
 func (m *measurer) measure(ctx context.Context, only string) error {
 	found := only == ""
+	var failed error
 	for _, e := range suite() {
 		if only != "" && e.name != only {
 			continue
 		}
 		found = true
-		if e.options.Scenario == "peer" {
-			if e.options.Peer = m.peer; m.peer == "" {
-				fmt.Fprintln(os.Stderr, "---", e.name, "left out, because no -peer is given")
-				continue
-			}
+		if reason := m.leftOut(&e); reason != "" {
+			fmt.Fprintf(os.Stderr, "--- %s left out: %s\n", e.name, reason)
+			continue
 		}
 		fmt.Fprintln(os.Stderr, "---", e.name)
-		o := e.options
-		o.Source, o.JSON, o.Claims = m.source, true, cmp.Or(o.Claims, m.claims)
-		if m.rounds > 0 {
-			o.Repeat = m.rounds
+		if err := m.measureEntry(ctx, &e); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", e.name, err))
+			fmt.Fprintln(os.Stderr, err)
 		}
-		if err := o.Validate(); err != nil {
-			return err
-		}
-		var out bytes.Buffer
-		err := bench.Run(ctx, o, bench.Environment{Stdout: &out, Stderr: os.Stderr, Program: m.program, Version: m.version})
-		if err != nil {
-			return fmt.Errorf("%s: %w", e.name, err)
-		}
-		var res bench.Result
-		if err := json.Unmarshal(out.Bytes(), &res); err != nil {
-			return err
-		}
-		if err := m.saveResult(e.name, &res); err != nil {
-			return err
+		if ctx.Err() != nil {
+			break
 		}
 	}
 	if !found {
 		return fmt.Errorf("unknown entry %q", only)
 	}
-	return nil
+	return failed
+}
+
+// leftOut returns the reason why an entry is not measured, or "".
+func (m *measurer) leftOut(e *entry) string {
+	switch {
+	case e.options.Scenario == "peer" && m.peer == "":
+		return "no -peer is given"
+	case e.options.Scenario == "bulk-transaction" && m.source.Mongo():
+		return "the transaction does not fit in MongoDB's cache"
+	}
+	return ""
+}
+
+// measureEntry runs one entry.
+func (m *measurer) measureEntry(ctx context.Context, e *entry) error {
+	o := e.options
+	o.Source, o.JSON, o.Claims = m.source, true, cmp.Or(o.Claims, m.claims)
+	if o.Scenario == "peer" {
+		o.Peer = m.peer
+	}
+	if m.rounds > 0 {
+		o.Repeat = m.rounds
+	}
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	err := bench.Run(ctx, o, bench.Environment{Stdout: &out, Stderr: os.Stderr, Program: m.program, Version: m.version})
+	if err != nil {
+		return err
+	}
+	var res bench.Result
+	if err := json.Unmarshal(out.Bytes(), &res); err != nil {
+		return err
+	}
+	return m.saveResult(e.name, &res)
 }
 
 // saveResult replaces a result in the file.
