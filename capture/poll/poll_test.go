@@ -78,11 +78,21 @@ func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool
 }
 
 func TestSuite(t *testing.T) {
+	t.Parallel()
 	for _, version := range servers.Versions() {
 		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) {
+			t.Parallel() // a test mostly waits
 			capturetest.Run(t, harness(version, ddl.Postgres().FlowCatalyst("outbox_events"), outboxes))
-			capturetest.RunIsolated(t, harness(version, ddl.Postgres().FlowCatalyst("outbox_events"), outboxes))
 			t.Run("odd names", func(t *testing.T) { capturetest.RunLayout(t, harness(version, ddl.Postgres().Quoted(), oddNames)) })
+		})
+	}
+}
+
+// TestSuiteAlone runs the part of the suite that checks for leaked goroutines.
+func TestSuiteAlone(t *testing.T) {
+	for _, version := range servers.Versions() {
+		t.Run("PostgreSQL "+strconv.Itoa(version), func(t *testing.T) {
+			capturetest.RunIsolated(t, harness(version, ddl.Postgres().FlowCatalyst("outbox_events"), outboxes))
 		})
 	}
 }

@@ -161,12 +161,14 @@ func (r *pollingRelay) take(ctx context.Context, in <-chan capture.Batch) error 
 // another session. The other groups must be delivered, and these too once they can be. Each
 // group stays in order, and no row is lost or delivered twice.
 func TestBlockedGroupsAndLockedRows(t *testing.T) {
+	t.Parallel()
 	const (
 		writers, rows = 8, 150 // rows of each writer
 		groups        = 40
 	)
 	for _, version := range servers.Versions() {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			t.Parallel()
 			url := servers.Database(t, version)
 			servers.Exec(t, url, ddl.Postgres().FlowCatalyst("outbox_events"), `
 INSERT INTO outbox_events (id, message_group, payload, created_at)
