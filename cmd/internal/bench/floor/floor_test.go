@@ -18,6 +18,7 @@ func eachShape(t *testing.T, test func(t *testing.T, p *place)) {
 		for _, layout := range []string{"flowcatalyst", "outbox-messages"} {
 			for _, bulk := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/bulk=%t", k.name, layout, bulk), func(t *testing.T) {
+					t.Parallel() // a test mostly waits
 					test(t, newPlace(t, k, layout, bulk))
 				})
 			}

@@ -50,7 +50,10 @@ func eachMongo(t *testing.T, test func(t *testing.T, p *mongoPlace)) {
 	t.Helper()
 	for _, layout := range []string{"flowcatalyst", "outbox-messages"} {
 		for _, bulk := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/bulk=%t", layout, bulk), func(t *testing.T) { test(t, newMongo(t, layout, bulk)) })
+			t.Run(fmt.Sprintf("%s/bulk=%t", layout, bulk), func(t *testing.T) {
+				t.Parallel() // a test mostly waits
+				test(t, newMongo(t, layout, bulk))
+			})
 		}
 	}
 }
