@@ -120,13 +120,10 @@ func (q *Queue[T]) Next(limit int) []Outcome[T] {
 	for n < min(limit, len(q.waiting)) && q.waiting[0].refusals == 0 && q.waiting[n].refusals == 0 {
 		n++
 	}
-	left := q.waiting[n:]
-	if len(left) > n { // to move them costs more than the memory that it saves
-		q.writing, q.waiting = q.waiting[:n:n], left
-		return q.writing
+	q.writing = q.waiting[:n:n]
+	if q.waiting = q.waiting[n:]; len(q.waiting) == 0 {
+		q.waiting, q.spare = q.spare, nil
 	}
-	q.writing, q.waiting, q.spare = q.waiting[:n], append(q.spare, left...), nil
-	clear(left)
 	return q.writing
 }
 

@@ -396,25 +396,3 @@ func TestRefusedOutcomeBacksOff(t *testing.T) {
 		q.Add(o)
 	}
 }
-
-// Outcomes that arrive while a batch is being written, in changing numbers, reuse the memory of
-// earlier batches. A drain would allocate a quarter of its memory here.
-func TestQueueReusesMemory(t *testing.T) {
-	q := NewQueue[int](earlyWait)
-	round := func() {
-		for n := 100; n <= 2500; n += 300 { // more than a batch at last
-			batch := q.Next(2000)
-			for range n {
-				q.Add(Outcome[int]{})
-			}
-			if len(batch) > 0 {
-				q.Recycle(q.Written())
-			}
-		}
-	}
-	round()
-	round()
-	if n := testing.AllocsPerRun(10, round); n > 1 {
-		t.Errorf("allocations in a round of 9 batches: got %v, want at most 1", n)
-	}
-}
