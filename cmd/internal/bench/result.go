@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -84,7 +85,7 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 		Scenario: b.scenario.name, What: b.scenario.what, Took: took.Round(time.Second).String(),
 		Settings: Settings{
 			Rate: o.Rate, Rows: o.Rows, Groups: o.Groups, Size: o.Size, Clients: o.Clients, Repeat: o.Repeat,
-			Senders: o.Senders, Batch: o.Batch, Layout: o.Layout, Ungrouped: o.Ungrouped, Claims: o.Claims, Peer: o.Peer,
+			Senders: o.Senders, Batch: o.Batch, Layout: o.Layout, Ungrouped: o.Ungrouped, Claims: o.Claims,
 		},
 		Machine: Machine{
 			Cores: runtime.NumCPU(), Processor: processor(), System: runtime.GOOS + "/" + runtime.GOARCH,
@@ -94,6 +95,9 @@ func (b *bench) result(measured [][]figures, took time.Duration, stolen float64)
 	}
 	if o.Duration > 0 {
 		r.Settings.Duration = o.Duration.String()
+	}
+	if o.Peer != "" {
+		r.Settings.Peer = filepath.Base(o.Peer) // no path of this machine
 	}
 	if o.Compare.given() {
 		r.Settings.Compare, r.Settings.Senders, r.Settings.Batch = &o.Compare, 0, 0 // they are keys of the files

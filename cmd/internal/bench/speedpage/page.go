@@ -122,7 +122,7 @@ func rows(b *strings.Builder, all map[string]*bench.Result, of part) {
 		}
 		title := e.title
 		if r.Settings.Peer != "" {
-			title += ", beside " + filepath.Base(r.Settings.Peer)
+			title += ", beside " + r.Settings.Peer
 		}
 		if r.Machine.Stolen >= 1 {
 			title += fmt.Sprintf(" (%.0f %% stolen)", r.Machine.Stolen)
