@@ -162,13 +162,15 @@ func TestHangingGroupDelaysNoOther(t *testing.T) {
 				f.spillEnabled = true
 				var arrived time.Time
 				k.answer = func(ids []string) sink.Result {
-					if ids[0] != "last" {
+					if ids[0][0] == 'd' {
 						return dead(ids)
 					}
 					k.set(func() { arrived = time.Now() })
 					return always(sink.Delivered)(ids)
 				}
 				end := runParts(t, d.Run, func(ctx context.Context) error { return f.run(ctx, in) })
+				in <- capture.Batch{Items: rowsOf("events", "other", "first")}
+				advance(time.Second)
 				began := time.Now()
 				for i := range bulk {
 					in <- capture.Batch{Items: rowsOf("events", "dead", fmt.Sprint("d", i))}
@@ -190,6 +192,31 @@ func TestHangingGroupDelaysNoOther(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A receiver that is slow for every group is no reason to spill: capture pauses.
+func TestSlowReceiverSpillsNothing(t *testing.T) {
+	const rows, buffer = 2000, 100
+	synctest.Test(t, func(t *testing.T) {
+		k, freed, in := newFakeBackend(), make(chan struct{}, 1), make(chan capture.Batch)
+		cfg := smallBuffer(buffer)
+		cfg.APIBatchSize = buffer / 20
+		d := dispatch.New(cfg, k.options(1, true, freed))
+		f := newIntake(checkpoint.NewTracker(store.Checkpoint{}), 1, map[string]*dispatch.Dispatcher{"events": d}, freed, func(string, int) {})
+		f.spillEnabled = true
+		k.answer = func(ids []string) sink.Result {
+			time.Sleep(1500 * time.Millisecond)
+			return always(sink.Delivered)(ids)
+		}
+		end := runParts(t, d.Run, func(ctx context.Context) error { return f.run(ctx, in) })
+		for i := range rows {
+			in <- capture.Batch{Items: rowsOf("events", fmt.Sprint("group ", i%7), fmt.Sprint("d", i))}
+		}
+		advance(time.Hour)
+		_, delivered := k.count('d')
+		k.set(func() { expectEqual(t, "rows delivered, rows spilled", []int{delivered, k.rowsSpilled}, "[2000 0]") })
+		end()
+	})
 }
 
 // A table that refuses outcomes fills its buffer; the other sink goes on.

@@ -27,6 +27,9 @@ type Receiver struct {
 	Named              bool
 	inFlight, accepted int
 	lastAccepted       time.Time
+
+	// usualAnswer is the average time of the latest accepted requests; zero before the first.
+	usualAnswer time.Duration
 }
 
 // Untried returns the ready lanes. While the breaker is open they are the lanes that were
@@ -72,6 +75,7 @@ func (r *Request) RecordResult(res *sink.Result, now time.Time) breaker.Change {
 	case accepted:
 		recv.accepted++
 		recv.lastAccepted = now
+		recv.learnAnswer(now.Sub(r.Started))
 	case failed.Class == sink.Unavailable:
 		recv.accepted = 0
 	}
@@ -80,6 +84,29 @@ func (r *Request) RecordResult(res *sink.Result, now time.Time) breaker.Change {
 		Accepted: accepted, Failure: failed, RetryAfter: res.RetryAfter,
 		Proof: r.Runs[0].Rows[0].Proof, Untried: recv.ready.Len() > 0,
 	}, now)
+}
+
+// learnAnswer counts the time of an accepted request as an eighth of the average.
+func (r *Receiver) learnAnswer(took time.Duration) {
+	if r.usualAnswer == 0 {
+		r.usualAnswer = took
+	}
+	r.usualAnswer = max(1, r.usualAnswer+(took-r.usualAnswer)/8)
+}
+
+// A lane hangs after minHang without an answer, or after hangFactor times the usual time of an
+// answer if that is longer: a receiver that is slow for every lane makes none of them hang.
+const (
+	minHang    = 500 * time.Millisecond
+	hangFactor = 4
+)
+
+// HangsAfter is how long a request goes unanswered until its lanes hang.
+func (r *Receiver) HangsAfter() time.Duration {
+	if r.usualAnswer == 0 {
+		return hangFactor * minHang // it may be slow
+	}
+	return max(minHang, hangFactor*r.usualAnswer)
 }
 
 // firstFailure returns the first failure of a request, and whether any of its rows was

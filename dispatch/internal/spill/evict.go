@@ -92,11 +92,8 @@ func (sp *Spiller) candidates(others bool, now time.Time) []*lane.Lane {
 	return found
 }
 
-// hangAfter is the time without an answer after which a lane hangs.
-const hangAfter = 500 * time.Millisecond
-
-// hangs reports whether a request of a lane is not answered for hangAfter, or its next one begins
-// so long after it, for example because the receiver sent Retry-After. Its receiver works.
+// hangs reports whether a request of a lane is not answered for long, or its next one begins so
+// long after it, for example because the receiver sent Retry-After. Its receiver works.
 func hangs(l *lane.Lane, now time.Time) bool {
 	until := now
 	switch l.State {
@@ -106,7 +103,7 @@ func hangs(l *lane.Lane, now time.Time) bool {
 	default:
 		return false
 	}
-	return !l.SentAt.IsZero() && !l.Receiver.Breaker.Open() && until.Sub(l.SentAt) >= hangAfter
+	return !l.SentAt.IsZero() && !l.Receiver.Breaker.Open() && until.Sub(l.SentAt) >= l.Receiver.HangsAfter()
 }
 
 // hangingRows is the number of rows in lanes that hang.
