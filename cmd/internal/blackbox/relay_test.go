@@ -70,6 +70,9 @@ func start(t testing.TB, yaml string) *relay {
 	return launch(t, file, "http://"+address)
 }
 
+// claimsVariable sets dispatch.claims of all relays, so that any scenario runs with it.
+const claimsVariable = "SLUICEBOX_TEST_CLAIMS"
+
 // launch runs `sluicebox run` on a file. admin is the address of its admin endpoints, if any.
 // The process is killed at the end of the test if it still runs.
 func launch(t testing.TB, file, admin string, env ...string) *relay {
@@ -77,6 +80,9 @@ func launch(t testing.TB, file, admin string, env ...string) *relay {
 	r := &relay{t: t, admin: admin, ended: make(chan struct{}), grown: make(chan struct{})}
 	r.cmd = exec.Command(binary, "run", "-c", file)
 	r.cmd.Env = append(environment(), env...)
+	if mode := os.Getenv(claimsVariable); mode != "" {
+		r.cmd.Env = append(r.cmd.Env, "SLUICEBOX_DISPATCH_CLAIMS="+mode)
+	}
 	pipe, err := r.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
