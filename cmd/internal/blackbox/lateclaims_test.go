@@ -243,3 +243,29 @@ func TestTwoRelaysWithLateClaims(t *testing.T) {
 		})
 	})
 }
+
+// SQLite with late claims: each row arrives once and in order, and most are written once.
+func TestLateClaimsOnSQLite(t *testing.T) {
+	t.Parallel()
+	const rows = 600
+	source, db := seedFile(t)
+	run(t, db, `CREATE TABLE writes (id, status)`)
+	run(t, db, `CREATE TRIGGER note AFTER UPDATE ON outbox_events BEGIN INSERT INTO writes VALUES (NEW.id, NEW.status); END`)
+	to := sinktest.NewReceiver(t)
+	r := start(t, preset(source, to.URL(), withLateClaims))
+	r.waitFor("source connected")
+	for i := 1; i <= rows; i += 3 {
+		insertNumbered(t, db, i, i+2)
+		arrive(t, to, i+2)
+	}
+	expectStop(t, r)
+	if again := checkNumbered(t, to.Accepted()); again > 0 {
+		t.Errorf("%d rows arrived more than once, want 0", again)
+	}
+	var all, completed int
+	err := db.QueryRowContext(t.Context(), "SELECT count(*), count(*) FILTER (WHERE status = 'COMPLETED') FROM writes").Scan(&all, &completed)
+	if err != nil || completed != rows || all > rows*3/2 {
+		t.Errorf("%d writes into %d rows, %d of them COMPLETED, want at most half of the rows claimed: %v", all, rows, completed, err)
+	}
+	t.Logf("%d writes into %d rows", all, rows)
+}
