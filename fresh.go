@@ -36,8 +36,8 @@ const (
 // wrote them, so no earlier leader can have settled a row behind them, and the log has brought
 // them back, so capture has caught up.
 //
-// intake calls bound and onMarker, and Connected is called by the source. run belongs to a
-// goroutine of its own.
+// The intake calls freshUntil, onMarker and waits, and the source calls connected. run belongs to
+// a goroutine of its own.
 type freshness struct {
 	source markWriter
 	epoch  store.Epoch
@@ -50,6 +50,7 @@ type freshness struct {
 
 	// The rest belongs to the intake.
 	asked time.Time  // when a marker was asked for
+	full  time.Time  // when the intake last waited for room
 	last  sentMarker // brought back by the log; zero before the first
 	when  time.Time  // the commit time of last; zero if it is not precise
 }
@@ -58,7 +59,7 @@ type freshness struct {
 type sentMarker struct {
 	token       string
 	at          time.Time
-	connections int64 // when the log brought it back
+	connections int64 // when it was written
 }
 
 func newFreshness(epoch store.Epoch, source markWriter, allowed func() bool) *freshness {
@@ -130,11 +131,16 @@ func (f *freshness) onMarker(token string, committed time.Time) {
 		return
 	}
 	f.last, f.when = *sent, committed
-	f.last.connections = f.connections.Load()
-	if committed.Nanosecond() == 0 { // or a precise clock at a full second: the next marker tells
+	imprecise := committed.Nanosecond() == 0 // or a precise clock at a full second: the next marker tells
+	if imprecise || sent.at.Before(f.full) {
 		f.when = time.Time{}
 	}
 }
+
+// waits records that the intake waits for room. Rows of the log wait too, so a clock may be set
+// between the commit of a row and its arrival. The clocks count as unknown until a marker that is
+// written later.
+func (f *freshness) waits(now time.Time) { f.full, f.when = now, time.Time{} }
 
 // connected records that the source has connected. Its server may be another one.
 func (f *freshness) connected() { f.connections.Add(1) }
@@ -148,7 +154,7 @@ func (f *freshness) run(ctx context.Context) error {
 			return ctx.Err()
 		case <-f.wanted:
 		}
-		m := &sentMarker{token: fmt.Sprintf("fresh-%d-%d", f.epoch, n), at: time.Now()}
+		m := &sentMarker{token: fmt.Sprintf("fresh-%d-%d", f.epoch, n), at: time.Now(), connections: f.connections.Load()}
 		f.sent.Store(m)
 		err := f.source.Mark(ctx, m.token)
 		if ctx.Err() != nil {

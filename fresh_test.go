@@ -126,6 +126,11 @@ func TestNoOldRowIsFresh(t *testing.T) {
 	for name, spoil := range map[string]func(f *freshness, c *serverClock){
 		"the clock is set forward": func(_ *freshness, c *serverClock) { c.skew = time.Hour },
 		"another server":           func(f *freshness, c *serverClock) { f.connected(); c.skew = 1500 * time.Millisecond },
+		"the intake waits": func(f *freshness, c *serverClock) {
+			c.skew = 1500 * time.Millisecond
+			f.waits(time.Now())
+			time.Sleep(1500 * time.Millisecond)
+		},
 		"a long time passes":       func(_ *freshness, c *serverClock) { time.Sleep(clockValidity); c.skew = 1500 * time.Millisecond },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -139,6 +144,32 @@ func TestNoOldRowIsFresh(t *testing.T) {
 					if left := f.row(&c, age); left != 0 {
 						t.Errorf("a row committed %s ago is fresh for %s, want 0", age, left)
 					}
+				}
+			})
+		})
+	}
+}
+
+// A marker that was written before the intake waited, or over an earlier connection, does not
+// tell the clocks.
+func TestMarkerBeforeAWait(t *testing.T) {
+	for name, spoil := range map[string]func(f *freshness){
+		"wait":       func(f *freshness) { f.waits(time.Now()) },
+		"connection": func(f *freshness) { f.connected() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			runFreshness(t, func(f *freshness, log *markedLog) {
+				c := serverClock{}
+				time.Sleep(123456 * time.Microsecond)
+				f.row(&c, 0)
+				token, committed := <-log.tokens, c.at(0)
+				time.Sleep(time.Second)
+				spoil(f)
+				time.Sleep(3 * time.Second)
+				c.skew = 3 * time.Second
+				f.onMarker(token, committed)
+				if left := f.row(&c, 3*time.Second); left != 0 {
+					t.Errorf("a row committed 3s ago is fresh for %s, want 0", left)
 				}
 			})
 		})

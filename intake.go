@@ -96,6 +96,9 @@ func (f *intake) run(ctx context.Context, in <-chan capture.Batch) error {
 
 func (f *intake) waitForRoom(ctx context.Context) error {
 	for !f.hasRoom() {
+		if f.fresh != nil {
+			f.fresh.waits(time.Now())
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

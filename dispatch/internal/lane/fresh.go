@@ -38,7 +38,11 @@ type Fresh struct {
 
 	sent     Fifo[unclaimed] // in the order of due
 	claiming []unclaimed     // in the statement that claims late
+	compact  int             // the length of sent at which answered requests leave it
 }
+
+// minCompact is the least length of Fresh.sent at which answered requests leave it.
+const minCompact = 64
 
 // unclaimed is a request with rows to claim at a time, unless it is answered before.
 type unclaimed struct {
@@ -122,6 +126,10 @@ func (s *Set) Withdraw(req *Request) {
 
 // watch remembers a request that was passed to a sender unclaimed.
 func (f *Fresh) watch(req *Request, now time.Time) {
+	if f.sent.Len() >= max(minCompact, f.compact) { // no claim has looked at them for long
+		f.sent.RemoveAll(func(u unclaimed) bool { return u.req.answered })
+		f.compact = 2 * f.sent.Len()
+	}
 	f.sent.Push(unclaimed{req: req, due: now.Add(ClaimAfter)})
 }
 
