@@ -204,16 +204,18 @@ func TestOwnPlans(t *testing.T) {
 			}
 			fillOwn(t, st, epoch)
 			wantOwnPlans(t, f, st, db, "with statistics of an empty table", math.MaxInt)
+			wantHeadReads(t, st, "with statistics of an empty table")
 			if _, err := db.Exec(analyze); err != nil {
 				t.Fatal(err)
 			}
 			wantOwnPlans(t, f, st, db, "with statistics", 10)
+			wantHeadReads(t, st, "with statistics")
 		})
 	}
 }
 
 // fillOwn spills rows, and copies ten times as many for replays, which must not slow the
-// lookups of spilled rows. It blocks lanes, too.
+// lookups of spilled rows. The replay "deep" has them in two lanes. It blocks lanes, too.
 func fillOwn(t *testing.T, st *Store, epoch store.Epoch) {
 	t.Helper()
 	var items []store.Item
@@ -229,6 +231,10 @@ func fillOwn(t *testing.T, st *Store, epoch store.Epoch) {
 		id := fmt.Sprint("job", job)
 		err = errors.Join(err, st.RequestReplay(t.Context(), id, "{}"), st.CopyRows(t.Context(), epoch, id, rows, store.ReplayCursor{}))
 	}
+	for i := range rows {
+		rows[i].Group = store.GroupOf(fmt.Sprint(i % 2))
+	}
+	err = errors.Join(err, st.RequestReplay(t.Context(), "deep", "{}"), st.CopyRows(t.Context(), epoch, "deep", rows, store.ReplayCursor{}))
 	for i := range 300 {
 		lane := store.LaneKey{Outbox: "box", Kind: "EVENT", Group: store.GroupOf(fmt.Sprint(i))}
 		err = errors.Join(err, st.Hold(t.Context(), epoch, store.Hold{Lane: lane, Kind: store.Blocked, ID: fmt.Sprint("id ", i)}))
@@ -302,6 +308,50 @@ func wantOwnPlans(t *testing.T, f servers.Flavour, st *Store, db *sql.DB, stage 
 		t.Fatal(err)
 	}
 	wantPlan(t, f, db, stage+": unsettled rows without spilled ones", "p", string(spilledRows)+"_id", spilled, text, s.args)
+}
+
+// wantHeadReads checks that a scan for the first rows of lanes reads each row and the first
+// one of its lane, not all rows of the lane.
+func wantHeadReads(t *testing.T, st *Store, stage string) {
+	t.Helper()
+	for _, q := range []struct {
+		queue, what string
+		rows, heads int
+	}{{"job3", "40 rows a lane", 2000, 50}, {"deep", "1000 rows a lane", 2000, 2}} {
+		before, after, heads := 0, 0, 0
+		err := st.replay.do(t.Context(), func(ctx context.Context, c *conn) error {
+			var err error
+			if before, err = rowReads(ctx, c); err != nil {
+				return err
+			}
+			list, err := reader{c, "rig"}.Scan(ctx, ledger.Scan{Queue: q.queue, Limit: 200, Heads: true})
+			if err != nil {
+				return err
+			}
+			heads = len(list)
+			after, err = rowReads(ctx, c)
+			return errors.Join(err, c.rollback(ctx))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := after - before; heads != q.heads || n < q.rows || n > 5*q.rows/2 {
+			t.Errorf("%s: first rows of %s: got %d in %d reads, want %d in up to %d", stage, q.what, heads, n, q.heads, 5*q.rows/2)
+		}
+	}
+}
+
+// rowReads returns how many rows a session has read from tables and their indexes.
+func rowReads(ctx context.Context, c *conn) (sum int, err error) {
+	const reads = "SHOW SESSION STATUS WHERE Variable_name IN ('Handler_read_first', 'Handler_read_key', 'Handler_read_last', 'Handler_read_next', 'Handler_read_prev')"
+	err = c.query(ctx, reads, nil, func(rows *sql.Rows) error {
+		var name string
+		var n int
+		err := rows.Scan(&name, &n)
+		sum += n
+		return err
+	})
+	return sum, err
 }
 
 // wantPlan checks that a statement reads a table, or its first one, by an index, and expects

@@ -93,11 +93,15 @@ func (r reader) Scan(ctx context.Context, q ledger.Scan) (list []store.Item, err
 	return list, err
 }
 
+// scanText returns the statement of a scan. Heads are the rows by number that are the first of
+// their lane. The index has the order of a lane's rows, but by n alone MySQL sorts the lane for
+// each row (measured: 4 s for 20 000 rows of 50 lanes, otherwise 0.3 s). MariaDB sorts if the
+// order also names the name and queue.
 func (r reader) scanText(st *statement, q ledger.Scan) string {
 	text := "SELECT " + queuedColumns + ", NULL, NULL FROM " + r.scanned(st, q)
 	if q.Heads {
 		text += " AND r.n = (\n  SELECT e.n FROM " + string(tableOf(q.Queue)) + " AS e FORCE INDEX (PRIMARY) WHERE e.name = " + st.arg(r.name) + " AND e.queue = " + st.arg(q.Queue) +
-			" AND e.outbox = r.outbox AND e.lane = r.lane ORDER BY e.n LIMIT 1)"
+			" AND e.outbox = r.outbox AND e.lane = r.lane ORDER BY e.outbox, e.lane, e.n LIMIT 1)"
 	}
 	return text + "\nORDER BY r.n, r.outbox LIMIT " + st.arg(q.Limit)
 }
