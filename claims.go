@@ -50,7 +50,7 @@ const configuredMode = "configured"
 func (o *Options) ReadClaims(ctx context.Context, st store.CommitWaiter, polling bool) (ClaimsStatus, error) {
 	notLate := func(reason string) ClaimsStatus { return ClaimsStatus{ClaimsOn, "not late: " + reason} }
 	switch {
-	case !slices.ContainsFunc(o.Outboxes, func(b Outbox) bool { return !b.Layout.Unclaimed }):
+	case o.neverClaims():
 		return ClaimsStatus{ClaimsOff, configuredMode}, nil
 	case !o.LateClaims:
 		return ClaimsStatus{ClaimsOn, configuredMode}, nil
@@ -70,6 +70,11 @@ func (o *Options) ReadClaims(ctx context.Context, st store.CommitWaiter, polling
 	return ClaimsStatus{ClaimsLate, configuredMode}, nil
 }
 
+// neverClaims reports whether no outbox has its rows claimed.
+func (o *Options) neverClaims() bool {
+	return !slices.ContainsFunc(o.Outboxes, func(b Outbox) bool { return !b.Layout.Unclaimed })
+}
+
 const (
 	// claimsInterval is how often a leader reads whether commits wait for a standby.
 	claimsInterval = 2 * time.Second
@@ -77,11 +82,12 @@ const (
 	claimsTimeout = 2 * time.Second
 )
 
-// mayGoUnclaimed reports whether rows that the log has just brought may be sent before they
-// are claimed. The dispatchers ask with each claim.
+// mayGoUnclaimed reports whether rows that the log has just brought may be sent without a
+// statement before. The dispatchers ask with each claim. With ClaimsOff a claim only reads
+// whether this relay leads, which the outcome checks too.
 func (r *Relay) mayGoUnclaimed() bool {
 	status := r.claims.Load()
-	return status != nil && status.Mode == ClaimsLate
+	return status != nil && (status.Mode == ClaimsLate || status.Mode == ClaimsOff && !r.isPolling.Load())
 }
 
 // watchClaims keeps the claims mode up to date until the context ends, because an operator

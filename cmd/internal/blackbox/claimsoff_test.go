@@ -54,6 +54,34 @@ func TestWithoutClaims(t *testing.T) {
 	})
 }
 
+// With claims: off a row that the log has just brought is sent without a statement before.
+func TestWithoutClaimsNothingIsAsked(t *testing.T) {
+	t.Parallel()
+	aScene(t, withoutClaims, func(s *scene) {
+		r, n := s.run(), 0
+		asked := func(rows int) int {
+			before := r.metric(`sluicebox_claim_rows_total{result="claimed"}`)
+			for range rows {
+				n++
+				s.number(n, n, "'g'")
+				arrive(t, s.to, n)
+			}
+			return int(r.metric(`sluicebox_claim_rows_total{result="claimed"}`) - before)
+		}
+		within(t, testTimeout, func() string {
+			if asked(1) > 0 {
+				return "the relay asks the database about each row"
+			}
+			return ""
+		})
+		// A busy machine delays some rows by a second, or some outcomes by 100 ms.
+		if k := asked(200); k > 100 {
+			t.Errorf("the relay asked about %d of 200 rows, want few", k)
+		}
+		expectStop(t, r)
+	})
+}
+
 // A kill under load loses no row and keeps the order. Only rows in flight, without a written
 // outcome, arrive again.
 func TestKilledWithoutClaims(t *testing.T) {
