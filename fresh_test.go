@@ -131,7 +131,7 @@ func TestNoOldRowIsFresh(t *testing.T) {
 			f.waits(time.Now())
 			time.Sleep(1500 * time.Millisecond)
 		},
-		"a long time passes":       func(_ *freshness, c *serverClock) { time.Sleep(clockValidity); c.skew = 1500 * time.Millisecond },
+		"a long time passes": func(_ *freshness, c *serverClock) { time.Sleep(clockValidity); c.skew = 1500 * time.Millisecond },
 	} {
 		t.Run(name, func(t *testing.T) {
 			runFreshness(t, func(f *freshness, log *markedLog) {
