@@ -137,6 +137,7 @@ func TestDiagnoseHeldSlot(t *testing.T) {
 		expectFinding(t, d.config(), "slot", store.GradeOK, "is read by a relay of this name")
 		reads("b") // during the diagnosis
 		r.close()
+		d.Disconnect(t) // the server notices the closed connection later
 		expectFinding(t, d.config(), "slot", store.GradeOK, " is at ")
 		if version >= 17 {
 			expectFinding(t, d.config(), "failover", store.GradeOK, "is a failover slot")
