@@ -332,7 +332,11 @@ func driveWith(t *testing.T, cfg Config, set func(*fakeBackend, *Options), test 
 		done := make(chan error, 1)
 		go func() { done <- d.Run(ctx) }()
 		ended := false
-		end := func(cause error) error { cancel(cause); ended = true; return <-done }
+		end := func(cause error) error {
+			k.set(func() { ended = true }) // after the test has read, as in advance
+			cancel(cause)
+			return <-done
+		}
 		test(k, d, end)
 		if !ended {
 			if err := end(nil); err != nil {

@@ -88,19 +88,18 @@ func killBesideADeadGroup(t *testing.T, payload int) {
 			write()
 		}
 		arrive(s.t, s.to, alive)
-		slowest := time.Duration(0)
-		for began := time.Now(); time.Since(began) < 5*time.Second; { // the checkpoint passes these rows
+		// A second for the dead lane before the last row. A loaded machine delays the two looks of
+		// the relay, and its commits that spill the rows and save the checkpoint, as it delays a
+		// commit of this test.
+		bound := time.Second
+		for began := time.Now(); time.Since(began) < 5*bound; { // the checkpoint passes these rows
 			one := time.Now()
 			write()
-			slowest = max(slowest, time.Since(one))
+			bound = max(bound, time.Second+4*time.Since(one))
 		}
 		arrive(s.t, s.to, alive)
 		r.kill()
 
-		// A second for the dead lane before the last row. A loaded machine delays the two looks of
-		// the relay, and its commits that spill the rows and save the checkpoint, as it delays a
-		// commit of this test.
-		bound := time.Second + 4*slowest
 		accepted := s.to.Accepted()
 		last := slices.MaxFunc(accepted, func(a, b sinktest.Received) int { return a.At.Compare(b.At) }).At
 		recent := 0
