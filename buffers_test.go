@@ -39,6 +39,21 @@ func runTwoSinks(t *testing.T, cfg dispatch.Config, test func(s *twoSinkIntake))
 	})
 }
 
+// runOneSink runs an intake and the dispatcher of its only sink in fake time.
+func runOneSink(t *testing.T, buffer, batch int, test func(k *fakeBackend, d *dispatch.Dispatcher, in chan<- capture.Batch)) {
+	synctest.Test(t, func(t *testing.T) {
+		k, freed, in := newFakeBackend(), make(chan struct{}, 1), make(chan capture.Batch)
+		cfg := smallBuffer(buffer)
+		cfg.APIBatchSize = batch
+		d := dispatch.New(cfg, k.options(1, true, freed))
+		f := newIntake(checkpoint.NewTracker(store.Checkpoint{}), 1, map[string]*dispatch.Dispatcher{"events": d}, freed, func(string, int) {})
+		f.spillEnabled = true
+		end := runParts(t, d.Run, func(ctx context.Context) error { return f.run(ctx, in) })
+		test(k, d, in)
+		end()
+	})
+}
+
 // runParts starts functions. end cancels their context and waits for them.
 func runParts(t *testing.T, parts ...func(context.Context) error) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -142,7 +157,8 @@ func TestCatchUpSpillsNothing(t *testing.T) {
 	})
 }
 
-// Many rows of a group that gets no answer, or is told to wait, fill the buffer of the only sink.
+// Many rows of a group whose receiver does not answer, or sends Retry-After, fill the buffer of the
+// only sink.
 // They are spilled, and rows of other groups behind them arrive within a second.
 func TestHangingGroupDelaysNoOther(t *testing.T) {
 	const request, bulk, buffer = 30 * time.Second, 1000, 100
@@ -153,13 +169,7 @@ func TestHangingGroupDelaysNoOther(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				k, freed, in := newFakeBackend(), make(chan struct{}, 1), make(chan capture.Batch)
-				cfg := smallBuffer(buffer)
-				cfg.APIBatchSize = buffer / 10
-				d := dispatch.New(cfg, k.options(1, true, freed))
-				f := newIntake(checkpoint.NewTracker(store.Checkpoint{}), 1, map[string]*dispatch.Dispatcher{"events": d}, freed, func(string, int) {})
-				f.spillEnabled = true
+			runOneSink(t, buffer, buffer/10, func(k *fakeBackend, d *dispatch.Dispatcher, in chan<- capture.Batch) {
 				var arrived time.Time
 				k.answer = func(ids []string) sink.Result {
 					if ids[0][0] == 'd' {
@@ -168,7 +178,6 @@ func TestHangingGroupDelaysNoOther(t *testing.T) {
 					k.set(func() { arrived = time.Now() })
 					return always(sink.Delivered)(ids)
 				}
-				end := runParts(t, d.Run, func(ctx context.Context) error { return f.run(ctx, in) })
 				in <- capture.Batch{Items: rowsOf("events", "other", "first")}
 				advance(time.Second)
 				began := time.Now()
@@ -188,7 +197,6 @@ func TestHangingGroupDelaysNoOther(t *testing.T) {
 				if _, delivered := k.count('d'); delivered != bulk {
 					t.Errorf("rows of the group once it works: got %d, want %d", delivered, bulk)
 				}
-				end()
 			})
 		})
 	}
@@ -197,25 +205,17 @@ func TestHangingGroupDelaysNoOther(t *testing.T) {
 // A receiver that is slow for every group is no reason to spill: capture pauses.
 func TestSlowReceiverSpillsNothing(t *testing.T) {
 	const rows, buffer = 2000, 100
-	synctest.Test(t, func(t *testing.T) {
-		k, freed, in := newFakeBackend(), make(chan struct{}, 1), make(chan capture.Batch)
-		cfg := smallBuffer(buffer)
-		cfg.APIBatchSize = buffer / 20
-		d := dispatch.New(cfg, k.options(1, true, freed))
-		f := newIntake(checkpoint.NewTracker(store.Checkpoint{}), 1, map[string]*dispatch.Dispatcher{"events": d}, freed, func(string, int) {})
-		f.spillEnabled = true
+	runOneSink(t, buffer, buffer/20, func(k *fakeBackend, _ *dispatch.Dispatcher, in chan<- capture.Batch) {
 		k.answer = func(ids []string) sink.Result {
 			time.Sleep(1500 * time.Millisecond)
 			return always(sink.Delivered)(ids)
 		}
-		end := runParts(t, d.Run, func(ctx context.Context) error { return f.run(ctx, in) })
 		for i := range rows {
 			in <- capture.Batch{Items: rowsOf("events", fmt.Sprint("group ", i%7), fmt.Sprint("d", i))}
 		}
 		advance(time.Hour)
 		_, delivered := k.count('d')
 		k.set(func() { expectEqual(t, "rows delivered, rows spilled", []int{delivered, k.rowsSpilled}, "[2000 0]") })
-		end()
 	})
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/store/ledger"
 )
 
-// fakeStandbys is a store whose commits wait as it is told to. A slow one does not answer.
+// fakeStandbys is a store whose commits wait if a setting is set. A slow store does not answer.
 type fakeStandbys struct {
 	store.Tables
 	mu      sync.Mutex
