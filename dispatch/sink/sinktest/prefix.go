@@ -43,12 +43,15 @@ func RunLog(t *testing.T, h LogHarness) {
 }
 
 // lanes returns a request: the messages first to last of some lanes.
-func (h LogHarness) lanes(lanes, first, last int) (msgs []sink.Message) {
-	for lane := range lanes {
+func (h LogHarness) lanes(n, first, last int) []sink.Message { return lanes(h.Kind, n, first, last) }
+
+// lanes returns the messages first to last of n lanes.
+func lanes(kind string, n, first, last int) (msgs []sink.Message) {
+	for lane := range n {
 		for i := first; i <= last; i++ {
 			id := fmt.Sprintf("%d-%d", lane, i)
 			msgs = append(msgs, sink.Message{
-				ID: id, Kind: h.Kind, Group: store.GroupOf(fmt.Sprint(lane)), Lane: lane, Attempt: 1,
+				ID: id, Kind: kind, Group: store.GroupOf(fmt.Sprint(lane)), Lane: lane, Attempt: 1,
 				Payload: fmt.Appendf(nil, `{"id":%q}`, id),
 			})
 		}
@@ -79,7 +82,7 @@ func rest(t *testing.T, msgs []sink.Message, res sink.Result) (left []sink.Messa
 
 // wantStored compares the first arrivals of each lane with the messages. With once, no
 // message may be stored twice.
-func wantStored(t *testing.T, log Log, msgs []sink.Message, once bool) {
+func wantStored(t *testing.T, log interface{ Stored() []string }, msgs []sink.Message, once bool) {
 	t.Helper()
 	got, want := map[string][]string{}, map[string][]string{}
 	group := map[string]string{}
