@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
@@ -251,7 +252,7 @@ func (c *Config) validateFormat(bad *store.FieldErrors) {
 	media, _, err := mime.ParseMediaType(c.ContentType)
 	switch {
 	case c.ContentType == "":
-	case err != nil || !httpsink.HeaderValue(c.ContentType):
+	case err != nil || !ascii.Printable(c.ContentType):
 		bad.Add("content-type", "is %q, not a media type such as application/json", c.ContentType)
 	case c.Format.isEvent() && strings.HasPrefix(media, "application/cloudevents"):
 		// Receivers distinguish the modes by the content type (HTTP binding, section
@@ -279,11 +280,11 @@ func (c *Config) validateFormat(bad *store.FieldErrors) {
 
 	if c.CloudEventsSource == "" {
 		bad.Add("cloudevents-source", "is not set; set it to a URI that identifies this outbox, for example https://shop.example/orders or /shop/orders")
-	} else if _, err := url.Parse(c.CloudEventsSource); err != nil || !httpsink.VisibleASCII(c.CloudEventsSource) {
+	} else if _, err := url.Parse(c.CloudEventsSource); err != nil || !ascii.Visible(c.CloudEventsSource) {
 		bad.Add("cloudevents-source", "is %q, not a URI reference such as /shop/orders", c.CloudEventsSource)
 	}
 
-	if !httpsink.VisibleASCII(c.CloudEventsType) {
+	if !ascii.Visible(c.CloudEventsType) {
 		bad.Add("cloudevents-type", "is %q, must be visible ASCII characters such as com.example.{type}", c.CloudEventsType)
 	} else if _, err := template.Parse(c.CloudEventsType); err != nil {
 		bad.Add("cloudevents-type", "%s", err)
@@ -309,7 +310,7 @@ func (c *Config) validateHeaders(bad *store.FieldErrors) {
 		}
 	}
 
-	if len(c.IDPrefix) > maxPrefix || !httpsink.VisibleASCII(c.IDPrefix) {
+	if len(c.IDPrefix) > maxPrefix || !ascii.Visible(c.IDPrefix) {
 		bad.Add("id-prefix", "is %q, must be at most %d visible ASCII characters", c.IDPrefix, maxPrefix)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
-	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -43,7 +43,7 @@ func messageID(prefix, id string) string {
 
 // attribute encodes the value of a CloudEvents attribute for a header (HTTP binding
 // 1.0.2, section 3.1.3.2).
-func attribute(s string) string { return httpsink.PercentEncode(s, `"`) }
+func attribute(s string) string { return ascii.PercentEncode(s, `"`) }
 
 // setEventHeaders sets the context attributes of a row. reason is set if a required
 // attribute has no value.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
@@ -81,7 +82,7 @@ func checkHeaders(bad *store.FieldErrors, c *Config) {
 		if v == "" {
 			bad.Add("headers."+name, "is empty; remove the header or set its value")
 		}
-		if !httpsink.HeaderValue(v) || v != strings.Trim(v, " ") {
+		if !ascii.Printable(v) || v != strings.Trim(v, " ") {
 			bad.Add("headers."+name, "contains a line break or a character outside ASCII, or starts or ends with a space; "+
 				"check for a trailing newline")
 		}

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
 )
 
 // Format of a symmetric secret (Standard Webhooks 1.0.0, "Signature scheme").
@@ -24,7 +24,7 @@ func parseSecret(s string) ([]byte, error) {
 	switch {
 	case s == "":
 		return nil, errors.New("is empty")
-	case !httpsink.VisibleASCII(s):
+	case !ascii.Visible(s):
 		return nil, errors.New("contains a space, a line break or a character outside ASCII; check for a trailing newline")
 	case !ok:
 		return nil, errors.New("does not start with " + secretPrefix)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/egress"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
@@ -236,7 +237,7 @@ func (s *Sink) header(msgs []sink.Message, body []byte) (h http.Header, reason s
 	}
 
 	// Encode the full stop, because the signed text would otherwise be ambiguous.
-	signedID, timestamp := httpsink.PercentEncode(id, "."), strconv.FormatInt(now.Unix(), 10)
+	signedID, timestamp := ascii.PercentEncode(id, "."), strconv.FormatInt(now.Unix(), 10)
 	h.Set("Webhook-Id", signedID)
 	h.Set("Webhook-Timestamp", timestamp)
 	if keys := s.keys(); len(keys) > 0 {

@@ -1,9 +1,9 @@
 package httpsink
 
 import (
-	"fmt"
 	"net/http"
-	"strings"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
 )
 
 // maxKey is the maximum length of an Idempotency-Key in bytes. A longer key could
@@ -31,7 +31,7 @@ const ReplayHeader = "Sluicebox-Replay"
 // "", has no such header.
 func SetReplay(h http.Header, replay string) {
 	if replay != "" {
-		h.Set(ReplayHeader, PercentEncode(replay, ""))
+		h.Set(ReplayHeader, ascii.PercentEncode(replay, ""))
 	}
 }
 
@@ -39,23 +39,8 @@ func SetReplay(h http.Header, replay string) {
 // except visible ASCII, and %, so different ids stay different. It returns "", and no
 // header is sent, for an id that is empty or too long.
 func idempotencyKey(id string) string {
-	if key := PercentEncode(id, ""); len(key) <= maxKey {
+	if key := ascii.PercentEncode(id, ""); len(key) <= maxKey {
 		return key
 	}
 	return ""
-}
-
-// PercentEncode percent-encodes % and every byte outside visible ASCII, in upper case
-// (RFC 3986, section 2.1). It also encodes the characters in too. Decoding restores
-// s, so different texts stay different.
-func PercentEncode(s, too string) string {
-	var b strings.Builder
-	for _, c := range []byte(s) {
-		if c <= ' ' || c > '~' || c == '%' || strings.IndexByte(too, c) >= 0 {
-			fmt.Fprintf(&b, "%%%02X", c)
-		} else {
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -61,7 +62,7 @@ func WithDefaults(s Settings) Settings {
 // of Token. The errors do not show the token.
 func CheckSettings(s *Settings, tokenKey string) error {
 	var bad store.FieldErrors
-	if !VisibleASCII(string(s.Token)) {
+	if !ascii.Visible(string(s.Token)) {
 		bad.Add(tokenKey, "contains a space, a line break or a character outside ASCII; check for a trailing newline")
 	}
 	if s.RequestTimeout < 0 {
@@ -80,7 +81,7 @@ func CheckSettings(s *Settings, tokenKey string) error {
 	if s.CertFile != "" && s.KeyFile == "" {
 		bad.Add("key-file", "is not set; cert-file needs it")
 	}
-	if !HeaderValue(s.UserAgent) {
+	if !ascii.Printable(s.UserAgent) {
 		bad.Add("user-agent", "%q contains a character that is invalid in a header", s.UserAgent)
 	}
 	return bad.Err()
@@ -128,12 +129,3 @@ func ParseAddress(key, raw, tokenKey string) (*url.URL, error) {
 	}
 	return u, nil
 }
-
-// VisibleASCII reports whether s has visible ASCII characters only, as a token in a
-// header must.
-func VisibleASCII(s string) bool {
-	return strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
-}
-
-// HeaderValue reports whether s has spaces and visible ASCII characters only.
-func HeaderValue(s string) bool { return VisibleASCII(strings.ReplaceAll(s, " ", "")) }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/tlsfiles"
 )
 
 const (
@@ -47,7 +48,7 @@ func newTransport(s *Settings, dial func(ctx context.Context, network, addr stri
 	} else {
 		proxy, idle = nil, max(maxIdleConns, s.MaxConnections)
 	}
-	secure, err := newTLS(s)
+	secure, err := tlsfiles.Config(s.CAFile, s.CertFile, s.KeyFile)
 	if err != nil {
 		return nil, err
 	}

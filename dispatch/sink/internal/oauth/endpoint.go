@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 )
@@ -157,7 +158,7 @@ func (e *endpoint) request(ctx context.Context, request httpsink.Request) (*gran
 		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": not a token (response is not a JSON object of strings), content type %q", a.ContentType))
 	case rep.AccessToken == "":
 		return nil, e.failure(sink.Misconfigured, a, ": no access_token in the response")
-	case !httpsink.VisibleASCII(rep.AccessToken):
+	case !ascii.Visible(rep.AccessToken):
 		return nil, e.failure(sink.Misconfigured, a, ": access_token is not a valid header value")
 	case rep.TokenType != "" && !strings.EqualFold(rep.TokenType, "Bearer"):
 		return nil, e.failure(sink.Misconfigured, a, fmt.Sprintf(": token_type is %q, must be Bearer", rep.TokenType))

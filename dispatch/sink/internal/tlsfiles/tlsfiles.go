@@ -1,4 +1,5 @@
-package httpsink
+// Package tlsfiles makes the TLS settings of a sink from the PEM files of its configuration.
+package tlsfiles
 
 import (
 	"crypto/tls"
@@ -9,27 +10,29 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
-// newTLS returns the TLS settings. An error about a file is a *sink.FileError.
-func newTLS(s *Settings) (*tls.Config, error) {
+// Config returns TLS settings that trust the authorities in the file ca, or the system's if it
+// is "", and show the certificate in the file cert with the key in the file key, unless cert is
+// "". An error is a *sink.FileError.
+func Config(ca, cert, key string) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
-	if c.RootCAs, err = loadCAs(s.CAFile); err != nil {
+	if c.RootCAs, err = loadCAs(ca); err != nil {
 		return nil, err
 	}
-	if s.CertFile == "" {
+	if cert == "" {
 		return c, nil
 	}
-	cert, err := readFile("cert-file", s.CertFile)
+	certPEM, err := readFile("cert-file", cert)
 	if err != nil {
 		return nil, err
 	}
-	key, err := readFile("key-file", s.KeyFile)
+	keyPEM, err := readFile("key-file", key)
 	if err != nil {
 		return nil, err
 	}
-	own, err := tls.X509KeyPair(cert, key)
+	own, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
-		return nil, &sink.FileError{Key: "cert-file", Err: fmt.Errorf("%s and key-file %s: %w", s.CertFile, s.KeyFile, err)}
+		return nil, &sink.FileError{Key: "cert-file", Err: fmt.Errorf("%s and key-file %s: %w", cert, key, err)}
 	}
 	c.Certificates = []tls.Certificate{own}
 	return c, nil
