@@ -6,6 +6,10 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
+// ReplayHeader marks a request or a message of a replay, so the receiver may have had its rows
+// before. Its value is the id of the replay.
+const ReplayHeader = "Sluicebox-Replay"
+
 // Connection are the settings that the program hands to every sink. The Config of a sink embeds
 // it.
 type Connection struct {

@@ -116,7 +116,7 @@ func (s *Sink) webhookConfig() webhook.Config {
 
 func (s *Sink) webhookLimits() func(kind string) sink.Limits {
 	c := s.webhookConfig()
-	limits := c.Limits() // the same for every kind
+	limits := c.Limits("") // the same for every kind
 	return func(string) sink.Limits { return limits }
 }
 

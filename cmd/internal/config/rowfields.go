@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -47,7 +47,7 @@ type rowsOf struct {
 }
 
 // canHave reports whether rows can have the value of a field.
-func (r *rowsOf) canHave(f webhook.Field) bool {
+func (r *rowsOf) canHave(f sink.Field) bool {
 	switch {
 	case !r.valid, f.Attribute == store.AttributeKind:
 		return true // reported elsewhere
@@ -58,7 +58,7 @@ func (r *rowsOf) canHave(f webhook.Field) bool {
 }
 
 // checkRowField checks a field against the outboxes whose rows the sink may get.
-func (k *checker) checkRowField(path string, f webhook.Field, rows []rowsOf, routed bool) {
+func (k *checker) checkRowField(path string, f sink.Field, rows []rowsOf, routed bool) {
 	lacking := slices.DeleteFunc(slices.Clone(rows), func(r rowsOf) bool { return r.canHave(f) })
 	if len(lacking) == 0 || len(lacking) < len(rows) && (!f.Required || !routed) || !k.hasNoProblem(path) {
 		return
@@ -67,14 +67,14 @@ func (k *checker) checkRowField(path string, f webhook.Field, rows []rowsOf, rou
 }
 
 // remedy says how rows get the value of a field.
-func (r *rowsOf) remedy(f webhook.Field) string {
+func (r *rowsOf) remedy(f sink.Field) string {
 	var have []string
 	for _, a := range r.layout.Attributes {
 		have = append(have, a.Name)
 	}
 	switch near := store.Nearest(f.Attribute, have); {
 	case f.Attribute != "" && near != "":
-		return fmt.Sprintf("did you mean %s?", webhook.Field{Attribute: near})
+		return fmt.Sprintf("did you mean %s?", sink.Field{Attribute: near})
 	case r.outbox.Layout != layoutCustom:
 		return fmt.Sprintf("the layout %s has no column for it", r.outbox.Layout)
 	case f.Attribute == "":

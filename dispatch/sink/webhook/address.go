@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/egress"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
@@ -94,12 +95,12 @@ func splitOrigin(text string) (origin, path string) {
 // example returns the address of a row whose values are all x.
 func (a *address) example() string {
 	m := &sink.Message{ID: "x", Kind: "x", Group: store.GroupOf("x"), Attributes: a.examples()}
-	origin, _ := a.origin.Text(m, asIs)
+	origin, _ := a.origin.Text(m, event.AsIs)
 	if a.whole {
 		origin = "https://" + origin
 	}
-	path, _ := a.path.Text(m, asIs)
-	query, _ := a.query.Text(m, asIs)
+	path, _ := a.path.Text(m, event.AsIs)
+	query, _ := a.query.Text(m, event.AsIs)
 	if a.hasQuery {
 		query = "?" + query
 	}

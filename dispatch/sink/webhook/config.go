@@ -4,14 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"mime"
 	"net/http"
-	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
-	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
@@ -46,9 +43,6 @@ func formats() []Format {
 	return []Format{FormatRaw, FormatCloudEvents, FormatStructured, FormatBatch, FormatJSONArray}
 }
 
-// isEvent reports whether a row is sent as a CloudEvent.
-func (f Format) isEvent() bool { return strings.HasPrefix(string(f), string(FormatCloudEvents)) }
-
 // inBody reports whether the attributes of an event are part of the body.
 func (f Format) inBody() bool { return f == FormatStructured || f == FormatBatch }
 
@@ -59,7 +53,7 @@ func (f Format) severalRows() bool { return f == FormatBatch || f == FormatJSONA
 func (f Format) mediaType() string {
 	switch f {
 	case FormatStructured:
-		return "application/cloudevents+json; charset=utf-8"
+		return event.MediaType
 	case FormatBatch:
 		return "application/cloudevents-batch+json; charset=utf-8"
 	}
@@ -83,9 +77,6 @@ const (
 	maxBatch      = 1000
 	maxBatchBytes = 1 << 20
 )
-
-// maxPrefix leaves most of the id header to the id.
-const maxPrefix = 64
 
 // HTTP are the settings of the requests. MaxRequestBytes has no default: the endpoint
 // itself answers 413.
@@ -237,7 +228,7 @@ func (c *Config) refuseCredentials(bad *store.FieldErrors) {
 		bad.Add("cert-file", leaks+"; remove it")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
-		if t, err := template.Parse(string(c.Headers[name])); err == nil && len(headerLiterals(&t)) > 0 {
+		if t, err := template.Parse(string(c.Headers[name])); err == nil && len(event.HeaderLiterals(&t)) > 0 {
 			bad.Add("headers."+name, "has a text that "+leaks+"; use fields of the row alone, or Bearer or Basic before one")
 		}
 	}
@@ -249,48 +240,10 @@ func (c *Config) validateFormat(bad *store.FieldErrors) {
 		bad.Add("format", "is %q, must be one of %q", string(c.Format), formats())
 	}
 
-	media, _, err := mime.ParseMediaType(c.ContentType)
-	switch {
-	case c.ContentType == "":
-	case err != nil || !ascii.Printable(c.ContentType):
-		bad.Add("content-type", "is %q, not a media type such as application/json", c.ContentType)
-	case c.Format.isEvent() && strings.HasPrefix(media, "application/cloudevents"):
-		// Receivers distinguish the modes by the content type (HTTP binding, section
-		// 3).
-		bad.Add("content-type", "is %q, so the payload contains the event's attributes; "+
-			"set format to %s for such payloads", c.ContentType, FormatRaw)
-	}
-
-	if c.Format == FormatJSONArray && c.ContentType != "" && !isJSON(c.ContentType) {
+	events := c.events()
+	events.CheckEvent(bad)
+	if c.Format == FormatJSONArray && c.ContentType != "" && !event.IsJSON(c.ContentType) {
 		bad.Add("content-type", "is %q, but format: %s is JSON", c.ContentType, c.Format)
-	}
-
-	if !c.Format.isEvent() {
-		if c.CloudEventsSource != "" {
-			bad.Add("cloudevents-source", "is only for a format of CloudEvents")
-		}
-		if c.CloudEventsType != "" {
-			bad.Add("cloudevents-type", "is only for a format of CloudEvents")
-		}
-		if c.CloudEventsSubject != "" {
-			bad.Add("cloudevents-subject", "is only for a format of CloudEvents")
-		}
-		return
-	}
-
-	if c.CloudEventsSource == "" {
-		bad.Add("cloudevents-source", "is not set; set it to a URI that identifies this outbox, for example https://shop.example/orders or /shop/orders")
-	} else if _, err := url.Parse(c.CloudEventsSource); err != nil || !ascii.Visible(c.CloudEventsSource) {
-		bad.Add("cloudevents-source", "is %q, not a URI reference such as /shop/orders", c.CloudEventsSource)
-	}
-
-	if !ascii.Visible(c.CloudEventsType) {
-		bad.Add("cloudevents-type", "is %q, must be visible ASCII characters such as com.example.{type}", c.CloudEventsType)
-	} else if _, err := template.Parse(c.CloudEventsType); err != nil {
-		bad.Add("cloudevents-type", "%s", err)
-	}
-	if _, err := template.Parse(c.CloudEventsSubject); err != nil {
-		bad.Add("cloudevents-subject", "%s", err)
 	}
 }
 
@@ -310,7 +263,6 @@ func (c *Config) validateHeaders(bad *store.FieldErrors) {
 		}
 	}
 
-	if len(c.IDPrefix) > maxPrefix || !ascii.Visible(c.IDPrefix) {
-		bad.Add("id-prefix", "is %q, must be at most %d visible ASCII characters", c.IDPrefix, maxPrefix)
-	}
+	events := c.events()
+	events.CheckIDPrefix(bad)
 }

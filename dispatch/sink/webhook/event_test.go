@@ -249,23 +249,6 @@ func FuzzAttribute(f *testing.F) {
 	})
 }
 
-// FuzzMessageID: two rows never share an id, and no id is too long for a header.
-func FuzzMessageID(f *testing.F) {
-	f.Add("p", "7", "8")
-	f.Add("", strings.Repeat("x", 255), strings.Repeat("x", 256))
-	f.Add("evt.", strings.Repeat("x", 300)+"a", strings.Repeat("x", 300)+"b")
-	f.Fuzz(func(t *testing.T, prefix, a, b string) {
-		prefix = prefix[:min(len(prefix), maxPrefix)]
-		x, y := messageID(prefix, a), messageID(prefix, b)
-		if len(x) > maxID || !strings.HasPrefix(x, prefix) {
-			t.Fatalf("%q becomes %q", a, x)
-		}
-		if x == y && a != b && len(a) > len("sha256-")+64 {
-			t.Fatalf("%q and %q become %q", a, b, x)
-		}
-	})
-}
-
 // TestReserved: no fixed header replaces a header of the relay.
 func TestReserved(t *testing.T) {
 	s := newSinkAt(t, time.Unix(1, 0), Config{

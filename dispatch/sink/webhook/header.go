@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
@@ -48,7 +49,7 @@ func (s *Sink) setMetadata(h http.Header, m *sink.Message) {
 		case attemptHeader:
 			h.Set(name, strconv.Itoa(m.Attempt))
 		case timeHeader:
-			if at := eventTime(m); at != "" {
+			if at := event.Time(m); at != "" {
 				h.Set(name, at)
 			}
 		}
@@ -61,7 +62,7 @@ func checkHeaders(bad *store.FieldErrors, c *Config) {
 	seen := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
 		canonical := http.CanonicalHeaderKey(name)
-		if !isHeaderName(name) {
+		if !event.IsHeaderName(name) {
 			bad.Add("headers", "has the invalid name %q", name)
 			continue
 		}
@@ -127,14 +128,13 @@ func headerBytes(h http.Header) (sum int) {
 	return sum
 }
 
-// splitHeaders returns the headers that do not depend on the row, those that do, and the
-// extensions of events whose attributes are in the body.
-func splitHeaders(c *Config) (fixed http.Header, byRow, extensions rowHeaders) {
-	fixed, byRow, extensions = httpsink.Header(&c.HTTP, ""), rowHeaders{}, rowHeaders{}
+// splitHeaders returns the headers that do not depend on the row, and those that do.
+func splitHeaders(c *Config) (fixed http.Header, byRow rowHeaders) {
+	fixed, byRow = httpsink.Header(&c.HTTP, ""), rowHeaders{}
 	for name, value := range c.Headers {
 		t := template.MustParse(string(value))
-		if extension, ok := strings.CutPrefix(http.CanonicalHeaderKey(name), "Ce-"); ok && c.Format.inBody() {
-			extensions[strings.ToLower(extension)] = t
+		if _, ok := event.Extension(name); ok && c.Format.inBody() {
+			continue
 		} else if t.Fixed() {
 			text, _ := t.Text(nil, nil)
 			if ok {
@@ -151,20 +151,14 @@ func splitHeaders(c *Config) (fixed http.Header, byRow, extensions rowHeaders) {
 		}
 	}
 	fixed.Set("Content-Type", cmp.Or(c.Format.mediaType(), c.ContentType))
-	return fixed, byRow, extensions
+	return fixed, byRow
 }
 
 // secretTexts returns the texts that a receiver may echo and no detail may show: those of
 // headers, the signing keys, and of the address its path, the segments that may be a key, and
 // its query.
 func secretTexts(c *Config, to *address) []string {
-	var texts []string
-	for name, value := range c.Headers {
-		t := template.MustParse(string(value))
-		for _, literal := range headerLiterals(&t) {
-			texts = append(texts, redact.PlainHeaderSecrets(name, literal)...)
-		}
-	}
+	texts := event.HeaderSecrets(c.Headers)
 	for _, reference := range c.References {
 		texts = append(texts, redact.ReferenceSecrets(string(reference))...)
 	}
@@ -180,19 +174,6 @@ func secretTexts(c *Config, to *address) []string {
 	return append(texts, redact.QuerySecrets(to.shared)...)
 }
 
-// headerLiterals returns the texts of a header that may be secrets: all but blanks and the
-// scheme before a field.
-func headerLiterals(t *template.Template) (texts []string) {
-	for _, literal := range t.Literals() {
-		literal = strings.TrimSpace(literal)
-		scheme := strings.EqualFold(literal, "Bearer") || strings.EqualFold(literal, "Basic")
-		if literal != "" && (t.Fixed() || !scheme) {
-			texts = append(texts, literal)
-		}
-	}
-	return texts
-}
-
 // reservedReason returns the reason why a header cannot be set, "" if it can. The
 // name is in canonical form.
 func reservedReason(name string, format Format) string {
@@ -202,7 +183,7 @@ func reservedReason(name string, format Format) string {
 		}
 	}
 	if extension, ok := strings.CutPrefix(name, "Ce-"); ok {
-		return reservedEventAttribute(strings.ToLower(extension), format)
+		return event.ReservedAttribute(strings.ToLower(extension), event.Format(format))
 	}
 
 	switch name {
@@ -222,16 +203,4 @@ func reservedReason(name string, format Format) string {
 	}
 
 	return ""
-}
-
-// isHeaderName reports whether s can be a field name (RFC 9110, section 5.6.2).
-func isHeaderName(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		alphanumeric := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !alphanumeric && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
-			return false
-		}
-	}
-	return s != ""
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/egress"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
-	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
 )
 
 // Sink delivers to one endpoint over a pool of connections. With OAuth it runs one
@@ -34,9 +34,7 @@ type Sink struct {
 	client *httpsink.Client
 	dialer *egress.Dialer // of hosts that rows name
 
-	extensions   func() rowHeaders   // of events in the body
-	eventTypes   []template.Template // the first that gives a text is the type of the event
-	eventSubject template.Template
+	events *event.Events
 
 	bearer *oauth.Bearer
 
@@ -78,7 +76,7 @@ func New(cfg Config) (*Sink, error) {
 		}
 	}
 
-	fixed, byRow, extensions := splitHeaders(&cfg)
+	fixed, byRow := splitHeaders(&cfg)
 	hidesBody, secrets := cfg.ErrorDetail == sink.ErrorDetailStatus, secretTexts(&cfg, &to)
 	bearer, err := oauth.NewBearer(&cfg.HTTP, cfg.OAuth, func(token string) *redact.Redactor {
 		return redact.New(hidesBody, append(slices.Clone(secrets), token)...)
@@ -86,11 +84,12 @@ func New(cfg Config) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits := cfg.Limits()
+	limits := cfg.Limits("")
 	var gzip *compressor
 	if cfg.Compression == CompressionGzip {
 		gzip = newCompressor()
 	}
+	events := event.NewEvents(cfg.events())
 	cfg.URL, cfg.Token, cfg.OAuth, cfg.Secrets, cfg.Headers, cfg.References = "", "", OAuth{}, nil, nil, nil
 	cfg.MetadataHeaders = slices.Clone(cfg.MetadataHeaders)
 	return &Sink{
@@ -102,11 +101,7 @@ func New(cfg Config) (*Sink, error) {
 		now:    time.Now,
 		client: client,
 		dialer: dialer,
-
-		extensions:   func() rowHeaders { return extensions },
-		eventTypes:   eventTypes(cfg.CloudEventsType),
-		eventSubject: template.MustParse(cmp.Or(cfg.CloudEventsSubject, "{group}")),
-
+		events: events,
 		bearer: bearer,
 		limits: limits,
 		gzip:   gzip,
@@ -126,7 +121,7 @@ func (s *Sink) Limits(string) sink.Limits { return s.limits }
 
 // Limits returns the Limits of a sink with this configuration, which must be valid. They are the
 // same for every kind.
-func (c *Config) Limits() sink.Limits {
+func (c *Config) Limits(string) sink.Limits {
 	if c.Format.severalRows() {
 		return sink.Limits{Mode: sink.Atomic, MaxItems: maxBatch, MaxBytes: cmp.Or(c.MaxRequestBytes, maxBatchBytes)}
 	}
@@ -208,18 +203,15 @@ func delivered() sink.Result {
 	return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
 }
 
-// noIDReason is why a row without an id cannot be sent.
-const noIDReason = "row has an empty id, which receivers need to identify rows; set id-prefix"
-
 // header returns the headers of an attempt. reason is set if the first row can never be sent.
 func (s *Sink) header(msgs []sink.Message, body []byte) (h http.Header, reason string) {
 	m := &msgs[0]
-	id := messageID(s.cfg.IDPrefix, m.ID)
+	id := event.ID(s.cfg.IDPrefix, m.ID)
 	if len(msgs) > 1 {
 		id = batchID(s.cfg.IDPrefix, msgs)
 	}
 	if id == "" {
-		return nil, noIDReason
+		return nil, event.NoIDReason
 	}
 
 	h = s.fixed().Clone()

@@ -3,6 +3,7 @@ package httpsink
 import (
 	"net/http"
 
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
 )
 
@@ -23,15 +24,11 @@ func SetIdempotencyKey(h http.Header, id string) {
 	}
 }
 
-// ReplayHeader marks a request of a replay, so the receiver may have had its rows
-// before. Its value is the id of the replay.
-const ReplayHeader = "Sluicebox-Replay"
-
 // SetReplay sets the replay of a request. A request with live rows, whose replay is
 // "", has no such header.
 func SetReplay(h http.Header, replay string) {
 	if replay != "" {
-		h.Set(ReplayHeader, ascii.PercentEncode(replay, ""))
+		h.Set(sink.ReplayHeader, ascii.PercentEncode(replay, ""))
 	}
 }
 

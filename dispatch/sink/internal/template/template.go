@@ -125,6 +125,18 @@ func (t *Template) Attributes() (names []string) {
 	return names
 }
 
+// FieldsOf returns the attributes and the group that the valid template under a key needs.
+func FieldsOf(key, text string, required bool) (all []sink.Field) {
+	t := MustParse(text)
+	if t.UsesGroup() {
+		all = append(all, sink.Field{Key: key, Required: required})
+	}
+	for _, name := range t.Attributes() {
+		all = append(all, sink.Field{Key: key, Attribute: name, Required: required})
+	}
+	return all
+}
+
 // UsesGroup reports whether the template needs the message group.
 func (t *Template) UsesGroup() bool {
 	return slices.ContainsFunc(t.fields, func(f field) bool { return f.name == fieldGroup })
