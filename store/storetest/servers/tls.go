@@ -56,7 +56,7 @@ func certificates(tb testing.TB) (ca, cert, key string) {
 		NotBefore:    authority.NotBefore,
 		NotAfter:     authority.NotAfter,
 		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 
 	der, err := x509.MarshalPKCS8PrivateKey(serverKey)

@@ -1,0 +1,76 @@
+package servers
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// NATSVersion is a NATS server of the tests.
+type NATSVersion string
+
+// NATS servers. NATS29 has no atomic batches.
+const (
+	NATS   NATSVersion = "NATS"
+	NATS29 NATSVersion = "NATS29"
+)
+
+// NATSServer is a private NATS server with JetStream, of one test.
+type NATSServer struct {
+	// URL is its address, which does not change when it restarts.
+	URL string
+	private
+}
+
+// Start starts a server, which ends with the test. Settings are those of its configuration file,
+// for example max_payload; the value may be a block in braces. The test is skipped if the
+// program is not there.
+func (v NATSVersion) Start(tb testing.TB, settings map[string]string) *NATSServer {
+	tb.Helper()
+	bin := requireEnv(tb, "SLUICEBOX_TEST_"+string(v)+"_BIN", strings.ToLower(string(v)))
+	base := tempDir(tb)
+	s := &NATSServer{private: private{
+		tb: tb, name: string(v), base: base, bin: bin, env: os.Environ(),
+		settings: map[string]string{"jetstream": fmt.Sprintf("{store_dir: %q}", filepath.Join(base, "data"))},
+		signals:  map[string]os.Signal{"fast": syscall.SIGTERM, "immediate": syscall.SIGKILL},
+	}}
+	s.command = s.serve
+	maps.Copy(s.settings, settings)
+	s.launchAnywhere()
+	s.URL = fmt.Sprintf("nats://127.0.0.1:%d", s.port)
+	return s
+}
+
+// serve returns the command that serves on the server's port.
+func (s *NATSServer) serve() (*exec.Cmd, string) {
+	s.tb.Helper()
+	file := filepath.Join(s.base, "nats.conf")
+	text := fmt.Sprintf("listen: \"127.0.0.1:%d\"\n", s.port)
+	for _, name := range slices.Sorted(maps.Keys(s.settings)) {
+		text += name + ": " + s.settings[name] + "\n"
+	}
+	write(s.tb, file, text)
+	return s.program("nats-server", "-c", file), "Server is ready"
+}
+
+// TLS restarts the server with a certificate for localhost and 127.0.0.1, and returns the file of
+// the CA that signed it. With verify it asks clients for a certificate of that CA too, for
+// example the server's own, whose files it returns.
+func (s *NATSServer) TLS(verify bool) (caFile, certFile, keyFile string) {
+	s.tb.Helper()
+	caFile, certFile, keyFile = s.certify()
+	s.Restart(map[string]string{"tls": fmt.Sprintf("{cert_file: %q, key_file: %q, ca_file: %q, verify: %t}", certFile, keyFile, caFile, verify)})
+	return caFile, certFile, keyFile
+}
+
+// Freeze stops the server's process, and Thaw lets it go on.
+func (s *NATSServer) Freeze() { s.Signal(syscall.SIGSTOP) }
+
+// Thaw ends Freeze.
+func (s *NATSServer) Thaw() { s.Signal(syscall.SIGCONT) }
