@@ -68,6 +68,17 @@ python_with_pip() {
   die "python3 with pip is needed: install the Debian package python3-pip"
 }
 
+# maven makes sure that mvn and java are there.
+maven() {
+  if command -v mvn >/dev/null && command -v java >/dev/null; then return; fi
+  if [ "$uid" != 0 ] || ! command -v apt-get >/dev/null; then
+    die "mvn and java are needed: install the Debian packages maven and default-jre-headless"
+  fi
+  say "installing maven and a Java runtime"
+  apt-get -qq -o DPkg::Lock::Timeout=300 update >&2 || :
+  apt-get -qq -o DPkg::Lock::Timeout=300 -y --no-install-recommends install maven default-jre-headless >&2
+}
+
 # folder NAME: prints the directory of its programs. The name contains a hash of the
 # recipe, so that other versions of this script use other directories.
 folder() { echo "$cache/$1-$(declare -f "fetch_$1" | sha256sum | cut -c1-8)"; }

@@ -14,3 +14,13 @@ func attributes() *syscall.SysProcAttr {
 	}
 	return attr
 }
+
+// killedAttributes are attributes of a program that does not end by SIGQUIT, such as Java.
+func killedAttributes() *syscall.SysProcAttr {
+	attr := attributes()
+	attr.Pdeathsig = syscall.SIGKILL
+	return attr
+}
+
+// deathSignal returns the signal that ends a program at once.
+func deathSignal(attr *syscall.SysProcAttr) syscall.Signal { return attr.Pdeathsig }

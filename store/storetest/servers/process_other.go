@@ -5,3 +5,7 @@ package servers
 import "syscall"
 
 func attributes() *syscall.SysProcAttr { return nil }
+
+func killedAttributes() *syscall.SysProcAttr { return nil }
+
+func deathSignal(*syscall.SysProcAttr) syscall.Signal { return syscall.SIGKILL }

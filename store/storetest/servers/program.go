@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -50,7 +49,7 @@ func run(cmd *exec.Cmd, ready string) (*process, error) {
 		return p, nil
 	}
 
-	_, _ = p.end(syscall.SIGQUIT) // a server ends its children first
+	_, _ = p.end(deathSignal(cmd.SysProcAttr)) // QUIT: a server ends its children first
 	text := p.output.String()
 	if strings.Contains(text, "ddress already in use") {
 		return p, errPortTaken

@@ -5,7 +5,7 @@
 # programs_NAME DIR (prints its environment) and start_NAME RUN DIR (prints its URL).
 # A program without a server has no start_NAME.
 
-all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29)
+all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka)
 
 fetch_pg15() { debs "$1" postgresql-15 postgresql-client-15; }
 programs_pg15() {
@@ -142,3 +142,34 @@ programs_nats() { echo "SLUICEBOX_TEST_NATS_BIN=$1/bin"; }
 # A server without atomic batches.
 fetch_nats29() { debs "$1" nats-server; }
 programs_nats29() { echo "SLUICEBOX_TEST_NATS29_BIN=$1/usr/sbin"; }
+
+# Kafka is a Java program: its jars come from Maven. data/N is the formatted storage of the
+# broker N, which is the same for clusters of one and of three.
+fetch_kafka() {
+  local n
+  maven
+  mkdir -p "$1/data"
+  cat >"$1/pom.xml" <<'END'
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>sluicebox</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>4.1.0</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
+  </dependencies>
+</project>
+END
+  mvn -q -B -f "$1/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+    -DoutputDirectory="$1/lib" >&2
+  for n in 1 2 3; do
+    printf '%s\n' process.roles=broker,controller "node.id=$n" controller.listener.names=CONTROLLER \
+      controller.quorum.voters=1@127.0.0.1:1,2@127.0.0.1:2,3@127.0.0.1:3 \
+      listeners=CONTROLLER://127.0.0.1:1,PLAINTEXT://127.0.0.1:2 "log.dirs=$1/data/$n" >"$1/format"
+    java -cp "$1/lib/*" kafka.tools.StorageTool format -t c2x1aWNlYm94LXRlc3QtMQ -c "$1/format" >"$1/log" 2>&1 || {
+      tail -n 20 "$1/log" >&2
+      die "no storage of Kafka could be formatted: see above"
+    }
+  done
+  rm -f "$1/format" "$1/log"
+}
+programs_kafka() { echo "SLUICEBOX_TEST_KAFKA_BIN=$1"; }

@@ -11,10 +11,11 @@
 //	                         names, for example pg15,mysql: only on these
 //
 // The other servers have the same variables with PG18, MYSQL, MARIADB or MONGO; PGBOUNCER
-// has _BIN and _LIB, NATS and NATS29 have _BIN. SLUICEBOX_TEST_PG15_DATA and so on (except MONGO) are data directories
-// to copy for new servers. SLUICEBOX_TEST_PYMONGO_BIN is the PYTHONPATH of pymongo. To use
-// other servers, set these variables. A test without its server is skipped by name; with
-// CI=true it fails, so that no test is skipped unnoticed.
+// has _BIN and _LIB, NATS and NATS29 have _BIN, and SLUICEBOX_TEST_KAFKA_BIN is the directory
+// of its jars. SLUICEBOX_TEST_PG15_DATA and so on (except MONGO) are data directories to copy
+// for new servers. SLUICEBOX_TEST_PYMONGO_BIN is the PYTHONPATH of pymongo. To use other
+// servers, set these variables. A test without its server is skipped by name; with CI=true it
+// fails, so that no test is skipped unnoticed.
 //
 // Most tests use a Database in a shared server. Tests that need other settings, TLS, or a
 // server crash use a private server from Start, and a standby of it from Standby. Pooler
