@@ -38,16 +38,27 @@ func invalidEnumText(text string, f field) string {
 
 // checkConditions reports keys of an entry that do not apply with its other keys.
 func (k *checker) checkConditions(path string, v reflect.Value) {
-	for _, f := range fieldsOf(v.Type()) {
-		c, is, unmet := f.unmetCondition(v)
+	fields := fieldsOf(v.Type())
+	for _, key := range variants(fields) {
+		f, applies := chosen(key, fields, v)
 		p := joinKey(path, f.name)
-		if !unmet || !k.isGiven(p) || !k.hasNoProblem(joinKey(path, c.key)) || !k.hasNoProblem(p) {
+		if applies || !k.isGiven(p) {
 			continue
 		}
-		if is == "" {
-			k.fail(p, "needs %s: %s, and there is no %s here", c.key, c.value, c.key)
-		} else {
-			k.fail(p, "needs %s: %s, but this is %s: %s; remove it, or change the %s", c.key, c.value, c.key, is, c.key)
+		c, is, _ := f.unmetCondition(v, fields)
+		for _, other := range key[1:] {
+			if also, _, _ := other.unmetCondition(v, fields); also.key == c.key && also.not == c.not {
+				c.values = slices.Concat(c.values, also.values)
+			}
+		}
+		switch {
+		case !k.hasNoProblem(joinKey(path, c.key)) || !k.hasNoProblem(p):
+		case c.not:
+			k.fail(p, "does not apply to %s: %s; remove it", c.key, is)
+		case is == "":
+			k.fail(p, "needs %s, and there is no %s here", c.text(), c.key)
+		default:
+			k.fail(p, "needs %s, but this is %s: %s; remove it, or change the %s", c.text(), c.key, is, c.key)
 		}
 	}
 }

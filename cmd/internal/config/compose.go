@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"maps"
 	"os"
@@ -89,14 +90,11 @@ func (s *Sink) flowCatalystConfig() flowcatalyst.Config {
 	return flowcatalyst.Config{Wire: s.Wire, BaseURL: s.APIBaseURL.Reveal(), OAuth: s.oauth(), HTTP: s.http()}
 }
 
-func (s *Sink) flowCatalystLimits() func(kind string) sink.Limits {
-	return s.flowCatalystConfig().Limits
-}
-
-func (s *Sink) openFlowCatalyst(agent string) (OpenSink, error) {
+// flowCatalyst returns the destination of a FlowCatalyst sink.
+func (s *Sink) flowCatalyst(client string) destination {
 	c := s.flowCatalystConfig()
-	c.UserAgent = agent
-	return flowcatalyst.New(c)
+	c.UserAgent = client
+	return destinationOf(&c, flowcatalyst.New)
 }
 
 // Webhook returns the configuration of a webhook sink. Its UserAgent is empty unless
@@ -109,23 +107,22 @@ func (c *Config) Webhook(sink string) webhook.Config {
 // webhookConfig completes the sink's configuration.
 func (s *Sink) webhookConfig() webhook.Config {
 	c := s.Webhook
-	c.HTTP, c.OAuth = s.http(), s.oauth()
+	c.HTTP, c.OAuth, c.References = s.http(), s.oauth(), s.References
 	c.MaxRequestBytes, c.UserAgent = int(s.MaxRequestBytes), s.UserAgent
 	return c
 }
 
-func (s *Sink) webhookLimits() func(kind string) sink.Limits {
+// webhook returns the destination of a webhook.
+func (s *Sink) webhook(client string) destination {
 	c := s.webhookConfig()
-	limits := c.Limits("") // the same for every kind
-	return func(string) sink.Limits { return limits }
+	c.UserAgent = cmp.Or(c.UserAgent, client)
+	return destinationOf(&c, webhook.New)
 }
 
-func (s *Sink) openWebhook(agent string) (OpenSink, error) {
-	c := s.webhookConfig()
-	if c.UserAgent == "" {
-		c.UserAgent = agent
-	}
-	return webhook.New(c)
+// setWebhookDefaults sets the defaults of a webhook's keys.
+func (s *Sink) setWebhookDefaults() {
+	s.Webhook = webhook.DefaultConfig()
+	s.Webhook.HTTP = webhook.HTTP{} // settings of every sink
 }
 
 // Relay returns the options of the relay. agent is the User-Agent of sinks without one. The
@@ -174,7 +171,7 @@ func (c *Config) relaySinks(agent string) map[string]sluicebox.Sink {
 		}
 		sinks[name] = sluicebox.Sink{
 			Open:   func() (sink.Sink, error) { return c.OpenSink(name, agent) },
-			Limits: sinkTypes()[s.Type].limits(&s), Inputs: inputs,
+			Limits: sinkTypes()[s.Type].destination(&s, agent).limits, Inputs: inputs,
 			Dispatch: c.Dispatch(name), RequestTimeout: s.RequestTimeout,
 		}
 	}
@@ -188,7 +185,7 @@ func (c *Config) OpenSink(name, agent string) (OpenSink, error) {
 		return nil, &sink.FileError{Err: err}
 	}
 	s := c.Settings.Sinks[name]
-	return sinkTypes()[s.Type].open(&s, agent)
+	return sinkTypes()[s.Type].destination(&s, agent).open()
 }
 
 // takeoverTimeout returns 0 if rows in PROCESSING are claimed at once.

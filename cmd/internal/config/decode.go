@@ -1,8 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -67,8 +69,10 @@ func Overrides(environ []string) bool {
 func (d *decoder) decodeSettings(root *yaml.Node) Settings {
 	s := Default()
 	v := reflect.ValueOf(&s).Elem()
-	nodes := d.mappingEntries("", root, fieldsOf(v.Type()))
-	for _, f := range fieldsOf(v.Type()) {
+	nodes := d.mappingEntries("", root)
+	fields := fieldsOf(v.Type())
+	d.failUnknownKeys("", nodes, v, fields)
+	for _, f := range fields {
 		if f.typ == reflect.TypeFor[map[string]Sink]() {
 			d.defaultDelivery = s.Dispatch.Delivery // decoded already, because fields are in order
 		}
@@ -91,8 +95,8 @@ func (d *decoder) noteReference(path, value string) {
 // of the headers: equal configurations are equal sinks.
 func (d *decoder) setReferences(s *Settings) {
 	for name, to := range s.Sinks {
-		if to.Webhook.References = d.references[name]; len(to.Webhook.References) > 0 {
-			slices.Sort(to.Webhook.References)
+		if to.References = d.references[name]; len(to.References) > 0 {
+			slices.Sort(to.References)
 			s.Sinks[name] = to
 		}
 	}
@@ -156,17 +160,31 @@ func resolveAlias(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// decodeSection decodes the keys of a mapping.
+// decodeSection decodes the keys of a mapping. A key is decoded once those before it in the
+// struct are: they decide which of its variants applies.
 func (d *decoder) decodeSection(path string, n *yaml.Node, v reflect.Value) {
 	fields := fieldsOf(v.Type())
-	nodes := d.mappingEntries(path, n, fields)
-	for _, f := range fields {
+	nodes := d.mappingEntries(path, n)
+	for _, key := range variants(fields) {
+		f, applies := chosen(key, fields, v)
+		before := len(d.problems)
 		fv := v.FieldByIndex(f.index)
 		d.decodeKey(joinKey(path, f.name), nodes[f.name], fv, f)
 		if f.alias != "" {
 			d.decodeAlias(path, nodes, fv, f)
 		}
+		if !applies && len(key) > 1 && d.isUndecided(path, &f, v, fields) {
+			d.problems = d.problems[:before] // of a variant that may not apply
+		}
 	}
+	d.failUnknownKeys(path, nodes, v, fields)
+}
+
+// isUndecided reports whether the key of a field's condition is missing or invalid, so that no
+// variant is known to apply.
+func (d *decoder) isUndecided(path string, f *field, v reflect.Value, fields []field) bool {
+	c, is, _ := f.unmetCondition(v, fields)
+	return is == "" || !d.hasNoProblem(joinKey(path, c.key))
 }
 
 // decodeAlias decodes a key under its second name.
@@ -186,33 +204,45 @@ func (d *decoder) decodeAlias(path string, nodes map[string]mappingEntry, v refl
 	}
 }
 
-// mappingEntries returns the entries of a mapping by key, and reports unknown and
-// duplicate keys.
-func (d *decoder) mappingEntries(path string, n *yaml.Node, fields []field) map[string]mappingEntry {
+// mappingEntries returns the entries of a mapping by key, and reports duplicate keys.
+func (d *decoder) mappingEntries(path string, n *yaml.Node) map[string]mappingEntry {
 	if !d.expectKind(yaml.MappingNode, path, n, "keys and values") {
 		return nil
 	}
-	known := make([]string, 0, len(fields))
-	for _, f := range fields {
-		known = append(known, f.name)
+	nodes := map[string]mappingEntry{}
+	d.eachPair(path, n, func(name string, key, value *yaml.Node) { nodes[name] = mappingEntry{key, value} })
+	return nodes
+}
+
+// failUnknownKeys reports the entries of section v that are none of its keys. A key that does not
+// apply there is known; see checkConditions.
+func (d *decoder) failUnknownKeys(path string, nodes map[string]mappingEntry, v reflect.Value, fields []field) {
+	var known, applicable []string
+	for _, key := range variants(fields) {
+		f, applies := chosen(key, fields, v)
+		names := []string{f.name}
 		if f.alias != "" {
-			known = append(known, f.alias)
+			names = append(names, f.alias)
+		}
+		known = append(known, names...)
+		if applies || d.isUndecided(path, &f, v, fields) {
+			applicable = append(applicable, names...)
 		}
 	}
-
-	nodes := make(map[string]mappingEntry, len(fields))
-	d.eachPair(path, n, func(name string, key, value *yaml.Node) {
+	byPlace := func(a, b string) int {
+		x, y := nodes[a].key, nodes[b].key
+		return cmp.Or(cmp.Compare(x.Line, y.Line), cmp.Compare(x.Column, y.Column))
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(nodes), byPlace) {
 		if slices.Contains(known, name) {
-			nodes[name] = mappingEntry{key, value}
-			return
+			continue
 		}
-		near := store.Nearest(name, known)
-		d.failAt(d.nodeLocation(key), joinKey(path, name), unknownKeyText(path, name, near, known))
+		near := store.Nearest(name, applicable)
+		d.failAt(d.nodeLocation(nodes[name].key), joinKey(path, name), unknownKeyText(path, name, near, applicable))
 		if near != "" {
 			d.faultyKeys[joinKey(path, near)] = true // avoids an error about a missing key
 		}
-	})
-	return nodes
+	}
 }
 
 func unknownKeyText(path, name, near string, known []string) string {

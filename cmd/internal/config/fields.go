@@ -1,7 +1,9 @@
 package config
 
 import (
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store/layouts"
@@ -66,10 +68,13 @@ func fieldsOf(t reflect.Type) []field {
 }
 
 // enumOf returns the values that a tag lists. The tag layouts stands for the names of all
-// layouts.
+// layouts, sinks for the types of sinks.
 func enumOf(tag string) []string {
-	if tag == "layouts" {
+	switch tag {
+	case "layouts":
 		return layoutNames(func(*layouts.Preset) bool { return true })
+	case "sinks":
+		return slices.Sorted(maps.Keys(sinkTypes()))
 	}
 	return words(tag)
 }
@@ -81,40 +86,100 @@ func words(list string) []string {
 	return strings.Split(list, ",")
 }
 
-// condition is the value that another key must have.
-type condition struct{ key, value string }
+// variants returns the fields of a section by key, in struct order. Several fields may have the
+// name of one key; their conditions, the type of a sink for example, decide which applies. Of
+// several that apply, the first does.
+func variants(fields []field) (keys [][]field) {
+	at := map[string]int{}
+	for _, f := range fields {
+		if i, known := at[f.name]; known {
+			keys[i] = append(keys[i], f)
+			continue
+		}
+		at[f.name] = len(keys)
+		keys = append(keys, []field{f})
+	}
+	return keys
+}
 
+// chosen returns the variant of a key that applies in section v, which has these fields. If none
+// does, it returns the first and false.
+func chosen(key, fields []field, v reflect.Value) (f field, applies bool) {
+	for _, f := range key {
+		if _, _, unmet := f.unmetCondition(v, fields); !unmet {
+			return f, true
+		}
+	}
+	return key[0], false
+}
+
+// condition is what another key must be: one of the values or, with not, none of them.
+type condition struct {
+	key    string
+	values []string
+	not    bool
+}
+
+// parseConditions parses a tag such as "type=webhook|log state!=none".
 func parseConditions(list string) []condition {
 	var all []condition
 	for _, text := range strings.Fields(list) {
-		key, value, _ := strings.Cut(text, "=")
-		all = append(all, condition{key, value})
+		key, values, _ := strings.Cut(text, "=")
+		key, not := strings.CutSuffix(key, "!")
+		all = append(all, condition{key, strings.Split(values, "|"), not})
 	}
 	return all
 }
 
-// conditionText describes the conditions of a key, for the documentation.
-func (f *field) conditionText() string {
-	if len(f.conditions) == 0 {
-		return ""
+// accepts reports whether a value of the other key meets the condition.
+func (c *condition) accepts(value string) bool { return slices.Contains(c.values, value) != c.not }
+
+// text returns the other key with its values.
+func (c *condition) text() string { return c.key + ": " + alternatives(c.values) }
+
+// alternatives joins values for a sentence.
+func alternatives(values []string) string {
+	last := len(values) - 1
+	if last < 1 {
+		return strings.Join(values, "")
 	}
-	texts := make([]string, len(f.conditions))
-	for i, c := range f.conditions {
-		texts[i] = c.key + ": " + c.value
-	}
-	return " Only with " + strings.Join(texts, " and ") + "."
+	return strings.Join(values[:last], ", ") + " or " + values[last]
 }
 
-// unmetCondition returns the first condition that a key of section v does not meet.
-func (f *field) unmetCondition(v reflect.Value) (c condition, is string, unmet bool) {
+// conditionText describes the conditions of a key on other keys than skip, for the documentation.
+func (f *field) conditionText(skip string) string {
+	var only []string
+	not := ""
+	for i := range f.conditions {
+		switch c := &f.conditions[i]; {
+		case c.not:
+			not += " Not with " + c.text() + "."
+		case c.key != skip:
+			only = append(only, c.text())
+		}
+	}
+	if len(only) == 0 {
+		return not
+	}
+	return " Only with " + strings.Join(only, " and ") + "." + not
+}
+
+// unmetCondition returns the first condition that a key of section v does not meet, and the value
+// of its key. The section has these fields.
+func (f *field) unmetCondition(v reflect.Value, fields []field) (c condition, is string, unmet bool) {
 	for _, c := range f.conditions {
-		for _, beside := range fieldsOf(v.Type()) {
+		for i := range fields {
+			beside := &fields[i]
 			if beside.name != c.key {
 				continue
 			}
-			if is := v.FieldByIndex(beside.index).String(); is != c.value {
+			if _, _, other := beside.unmetCondition(v, fields); other {
+				continue // the key of another type
+			}
+			if is := v.FieldByIndex(beside.index).String(); !c.accepts(is) {
 				return c, is, true
 			}
+			break
 		}
 	}
 	return condition{}, "", false

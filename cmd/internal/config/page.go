@@ -2,7 +2,9 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -41,22 +43,65 @@ type referencePage struct {
 	seen map[reflect.Type]string // path of each section rendered so far
 }
 
-// section renders the table of a section's keys, then its subsections.
+// inner is a section below another.
+type inner struct {
+	path  string
+	value reflect.Value
+}
+
+// section renders the table of a section's keys, then those of its types, if it has some, then
+// its subsections.
 func (p *referencePage) section(path string, v reflect.Value) {
 	title := "`" + path + "`"
 	if path == "" {
 		title = "The whole file"
 	}
-	fmt.Fprintf(p.out, "## %s\n\n| Key | Default | Meaning |\n|---|---|---|\n", title)
-	type inner struct {
-		path  string
-		value reflect.Value
+	fields := fieldsOf(v.Type())
+	var common []field
+	byType := map[string][]field{}
+	for _, f := range fields {
+		types := f.types()
+		if types == nil {
+			common = append(common, f)
+		}
+		for _, t := range types {
+			if !slices.ContainsFunc(byType[t], func(before field) bool { return before.name == f.name }) {
+				byType[t] = append(byType[t], f)
+			}
+		}
 	}
-	var sections []inner
-	for _, f := range fieldsOf(v.Type()) {
+	fmt.Fprintf(p.out, "## %s\n\n", title)
+	sections := p.keys(path, v, common)
+	for _, t := range slices.Sorted(maps.Keys(byType)) {
+		fmt.Fprintf(p.out, "### `%s` with `%s: %s`\n\n", path, typeKey, t)
+		sections = append(sections, p.keys(path, v, byType[t])...)
+	}
+	for _, s := range sections {
+		p.section(s.path, s.value)
+	}
+}
+
+// typeKey is the key that other keys depend on in a section with several types.
+const typeKey = "type"
+
+// types returns the types of a section in which a key applies, nil for all.
+func (f *field) types() []string {
+	for i := range f.conditions {
+		if c := &f.conditions[i]; c.key == typeKey && !c.not {
+			return c.values
+		}
+	}
+	return nil
+}
+
+// keys renders the table of some keys of a section. It returns their sections that are to be
+// rendered.
+func (p *referencePage) keys(path string, v reflect.Value, fields []field) (sections []inner) {
+	p.out.WriteString("| Key | Default | Meaning |\n|---|---|---|\n")
+	for _, f := range fields {
 		value := v.FieldByIndex(f.index)
 		section, suffix := sectionOf(value)
-		shown, meaning := defaultText(value), f.doc+f.conditionText()
+		shown, meaning := defaultText(value), f.doc+f.conditionText(typeKey)
 		if section.IsValid() {
 			at, shownAlready := p.seen[section.Type()]
 			if !shownAlready {
@@ -75,9 +120,7 @@ func (p *referencePage) section(path string, v reflect.Value) {
 		fmt.Fprintf(p.out, "| `%s` | %s | %s |\n", f.name, shown, strings.ReplaceAll(meaning, "|", `\|`))
 	}
 	p.out.WriteString("\n")
-	for _, s := range sections {
-		p.section(s.path, s.value)
-	}
+	return sections
 }
 
 // sectionOf returns the section that a key holds, with the suffix of a list or a map for

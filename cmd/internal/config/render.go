@@ -42,10 +42,11 @@ func render(v reflect.Value, f field) *yaml.Node {
 	switch v.Kind() {
 	case reflect.Struct:
 		n := &yaml.Node{Kind: yaml.MappingNode}
-		for _, f := range fieldsOf(v.Type()) { // of the section
+		fields := fieldsOf(v.Type())
+		for _, key := range variants(fields) { // of the section
+			f, applies := chosen(key, fields, v)
 			fv := v.FieldByIndex(f.index)
-			_, _, unmet := f.unmetCondition(v)
-			if unmet || fv.Kind() == reflect.Pointer && fv.IsNil() || f.enum != nil && fv.Kind() == reflect.String && fv.Len() == 0 {
+			if !applies || fv.Kind() == reflect.Pointer && fv.IsNil() || f.enum != nil && fv.Kind() == reflect.String && fv.Len() == 0 {
 				continue
 			}
 			n.Content = append(n.Content, textNode(f.name), render(fv, f))

@@ -123,15 +123,19 @@ func (k *checker) checkSinks(sinks map[string]Sink) {
 			continue
 		}
 		k.checkConditions(path, reflect.ValueOf(s))
-		k.requireValue(path+".type", s.Type, "write type: flowcatalyst or type: webhook")
+		k.requireValue(path+".type", s.Type, "write type: and one of "+strings.Join(enumOf("sinks"), ", "))
 		if t, known := sinkTypes()[s.Type]; known {
-			t.check(k, path, &s)
+			if t.require != nil {
+				t.require(k, path, &s)
+			}
+			k.checkSink(path, t.destination(&s, "").validate())
 		}
 		k.checkDelivery(path, &s.Delivery)
 	}
 }
 
-func (k *checker) checkFlowCatalyst(path string, s *Sink) {
+// requireFlowCatalyst reports the keys that a FlowCatalyst sink lacks.
+func (k *checker) requireFlowCatalyst(path string, s *Sink) {
 	k.requireValue(path+".api-base-url", s.APIBaseURL.Reveal(), "write https://host[:port]")
 	k.requireClient(path, s)
 
@@ -143,9 +147,6 @@ func (k *checker) checkFlowCatalyst(path string, s *Sink) {
 	} else if strings.Contains(raw, "@") && k.hasNoProblem(base) {
 		k.fail(base, "must not contain a user or a password; the token has its own key")
 	}
-
-	c := s.flowCatalystConfig()
-	k.checkSink(path, c.Validate())
 }
 
 // requireClient reports what an OAuth client lacks.
@@ -156,11 +157,10 @@ func (k *checker) requireClient(path string, s *Sink) {
 	}
 }
 
-func (k *checker) checkWebhook(path string, s *Sink) {
+// requireWebhook reports the keys that a webhook lacks.
+func (k *checker) requireWebhook(path string, s *Sink) {
 	k.requireClient(path, s)
 	k.requireValue(path+".url", string(s.Webhook.URL), "write https://host[:port]/path")
-	c := s.webhookConfig()
-	k.checkSink(path, c.Validate())
 }
 
 // checkSink reports the errors of the sink's own validation.

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// checkRowFields refuses keys of webhooks with a value that rows cannot have:
+// checkRowFields refuses keys of sinks with a value that rows cannot have:
 //
 //   - no row of the sink's outboxes can, or
 //   - those of one outbox cannot, and a row without it is not sent.
@@ -22,8 +22,12 @@ func (k *checker) checkRowFields(s *Settings) {
 	documents := s.Source.URL.documents()
 	for _, name := range slices.Sorted(maps.Keys(s.Sinks)) {
 		path, to := "sinks."+name, s.Sinks[name]
-		c := to.webhookConfig()
-		if to.Type != SinkWebhook || !k.hasNoProblem(path) || c.Validate() != nil {
+		t, known := sinkTypes()[to.Type]
+		if !known || !k.hasNoProblem(path) {
+			continue
+		}
+		d := t.destination(&to, "")
+		if d.validate() != nil {
 			continue
 		}
 		routed := isRoutedTo(s, name)
@@ -33,7 +37,7 @@ func (k *checker) checkRowFields(s *Settings) {
 				rows = append(rows, rowsOf{o, o.storeLayout(documents), k.hasNoProblemBelow(outboxKey(i))})
 			}
 		}
-		for _, f := range c.Fields() {
+		for _, f := range d.fields() {
 			k.checkRowField(joinKey(path, f.Key), f, rows, routed)
 		}
 	}

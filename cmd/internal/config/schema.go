@@ -32,25 +32,54 @@ func Schema() []byte {
 	return append(text, '\n')
 }
 
-// sectionSchema returns the schema of a section with the defaults in v.
+// sectionSchema returns the schema of a section with the defaults in v. A key with several
+// variants has one schema for each, which applies if its conditions do.
 func sectionSchema(v reflect.Value) map[string]any {
 	properties := map[string]any{}
-	for _, f := range fieldsOf(v.Type()) {
-		s := valueSchema(v.FieldByIndex(f.index), f)
-		s["description"] = f.doc + f.conditionText()
-		properties[f.name] = s
-		if f.alias != "" {
-			second := valueSchema(v.FieldByIndex(f.index), f)
-			second["description"] = "Another name for " + f.name + "."
-			properties[f.alias] = second
+	var choices []any
+	for _, key := range variants(fieldsOf(v.Type())) {
+		of := properties
+		for i := range key {
+			f := &key[i]
+			if len(key) > 1 {
+				of = map[string]any{}
+				choices = append(choices, map[string]any{"if": conditionSchema(f.conditions), "then": map[string]any{"properties": of}})
+				properties[f.name] = map[string]any{"description": "Depends on " + f.conditions[0].key + "."}
+			}
+			s := valueSchema(v.FieldByIndex(f.index), *f)
+			s["description"] = f.doc + f.conditionText("")
+			of[f.name] = s
+			if f.alias != "" {
+				second := valueSchema(v.FieldByIndex(f.index), *f)
+				second["description"] = "Another name for " + f.name + "."
+				properties[f.alias] = second
+			}
 		}
 	}
 
-	return map[string]any{
+	s := map[string]any{
 		"type":                 "object",
 		"properties":           properties,
 		"additionalProperties": false,
 	}
+	if choices != nil {
+		s["allOf"] = choices
+	}
+	return s
+}
+
+// conditionSchema returns the schema of sections that meet conditions.
+func conditionSchema(conditions []condition) map[string]any {
+	properties := map[string]any{}
+	var required []string
+	for _, c := range conditions {
+		values := map[string]any{"enum": c.values}
+		if c.not {
+			values = map[string]any{"not": values}
+		}
+		properties[c.key], required = values, append(required, c.key)
+	}
+	return map[string]any{"properties": properties, "required": required}
 }
 
 func valueSchema(v reflect.Value, f field) map[string]any {

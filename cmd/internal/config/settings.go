@@ -17,7 +17,9 @@ import (
 //   - later: values planned for a later version
 //   - empty: the value that an empty text means
 //   - single: one value may stand in place of a list
-//   - only: keys beside it, each with the value that this key requires
+//   - only: keys beside it, each with the values that this key requires (type=webhook|log) or
+//     that it excludes (type!=log). Several fields of a section may have one name with different
+//     conditions
 //   - placeholder: the printed form of a secret if the usual placeholder would not load
 //     again
 type Settings struct {

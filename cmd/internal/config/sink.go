@@ -14,16 +14,6 @@ const (
 	SinkWebhook      = "webhook"
 )
 
-// sinkType is the code of one type of sinks.
-type sinkType struct {
-	// check reports the problems of the type's keys.
-	check func(k *checker, path string, s *Sink)
-	// limits returns the limits of the sink that open opens.
-	limits func(s *Sink) func(kind string) sink.Limits
-	// open opens the sink. agent is the default User-Agent of its requests.
-	open func(s *Sink, agent string) (OpenSink, error)
-}
-
 // OpenSink is a sink that holds connections.
 type OpenSink interface {
 	sink.Sink
@@ -31,17 +21,74 @@ type OpenSink interface {
 	Close()
 }
 
+// sinkType is the code of one type of sinks.
+type sinkType struct {
+	// defaults sets the defaults of the type's keys; nil if there are none.
+	defaults func(s *Sink)
+	// destination returns the destination that a sink of the type describes. client is the name
+	// and the version of the program.
+	destination func(s *Sink, client string) destination
+	// require reports the required keys that are missing; nil if validate does.
+	require func(k *checker, path string, s *Sink)
+}
+
+// destination is the completed configuration of a sink.
+type destination struct {
+	validate func() error
+	limits   func(kind string) sink.Limits
+	fields   func() []sink.Field
+	open     func() (OpenSink, error)
+}
+
+// destinationConfig is the Config of the package of a type of sinks.
+type destinationConfig interface {
+	Validate() error
+	Limits(kind string) sink.Limits
+	Fields() []sink.Field
+}
+
+// destinationOf returns the destination of a configuration.
+func destinationOf[C any, S OpenSink, P interface {
+	*C
+	destinationConfig
+}](c P, open func(C) (S, error)) destination {
+	return destination{c.Validate, c.Limits, c.Fields, func() (OpenSink, error) {
+		s, err := open(*c)
+		if err != nil {
+			return nil, err // not a nil S
+		}
+		return s, nil
+	}}
+}
+
+// typeOf returns the type whose keys are those of its Config, which is part of Sink.
+func typeOf[C any, S OpenSink, P interface {
+	*C
+	destinationConfig
+	Connect(sink.Connection)
+}](part func(s *Sink) P, defaults func() C, open func(C) (S, error)) sinkType {
+	return sinkType{
+		defaults: func(s *Sink) { *part(s) = defaults() },
+		destination: func(s *Sink, client string) destination {
+			own := *part(s)
+			c := P(&own)
+			c.Connect(s.connection(client))
+			return destinationOf(c, open)
+		},
+	}
+}
+
 // sinkTypes returns the types of sinks by name.
 func sinkTypes() map[string]sinkType {
 	return map[string]sinkType{
-		SinkFlowCatalyst: {(*checker).checkFlowCatalyst, (*Sink).flowCatalystLimits, (*Sink).openFlowCatalyst},
-		SinkWebhook:      {(*checker).checkWebhook, (*Sink).webhookLimits, (*Sink).openWebhook},
+		SinkFlowCatalyst: {nil, (*Sink).flowCatalyst, (*checker).requireFlowCatalyst},
+		SinkWebhook:      {(*Sink).setWebhookDefaults, (*Sink).webhook, (*checker).requireWebhook},
 	}
 }
 
 // Sink is one entry of sinks. Its keys depend on its type.
 type Sink struct {
-	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, or an HTTP endpoint." enum:"flowcatalyst,webhook" later:"kafka,nats,camunda,redis"`
+	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, an HTTP endpoint (webhook), or a broker or a file by its name." enum:"sinks" later:"kafka,nats,rabbitmq,redis,log,camunda"`
 
 	Wire       flowcatalyst.Wire `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: items for a sink with rows of an outbox-messages table, else array." enum:"array,items" only:"type=flowcatalyst"`
 	APIBaseURL URL               `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]." only:"type=flowcatalyst"`
@@ -50,16 +97,19 @@ type Sink struct {
 	MaxRequestBytes Size           `yaml:"max-request-bytes" doc:"The largest payload to send, for example 1MiB; a larger one is rejected. 0B: no limit." only:"type=webhook"`
 	UserAgent       string         `yaml:"user-agent" doc:"The User-Agent of the requests. Empty: sluicebox and its version." only:"type=webhook"`
 
-	Token sink.Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}."`
-	OAuth *OAuth      `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token."`
+	Token sink.Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}." only:"type=flowcatalyst|webhook"`
+	OAuth *OAuth      `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token." only:"type=flowcatalyst|webhook"`
 
-	CAFile   string `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the destination, instead of the system's."`
-	CertFile string `yaml:"cert-file" doc:"PEM file of the client certificate to show to the destination, followed by its issuers."`
-	KeyFile  string `yaml:"key-file" doc:"PEM file of the key of the client certificate."`
+	CAFile   string `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the destination, instead of the system's." only:"type!=log"`
+	CertFile string `yaml:"cert-file" doc:"PEM file of the client certificate to show to the destination, followed by its issuers." only:"type!=log"`
+	KeyFile  string `yaml:"key-file" doc:"PEM file of the key of the client certificate." only:"type!=log"`
 
 	ErrorDetail sink.ErrorDetail `yaml:"error-detail" doc:"The part of a failed response in the row's error column and the log. body: the status and the first 300 characters of the body, without the sink's secrets. status: only the status, for receivers that quote payloads." enum:"body,status"`
 
 	Delivery `yaml:",inline"`
+
+	// References are the texts of url and headers that come from a file or a variable.
+	References []sink.Secret `yaml:"-"`
 }
 
 // OAuth is the section oauth.
@@ -75,9 +125,20 @@ type OAuth struct {
 // defaultSink returns a sink with default values.
 func defaultSink(d Delivery) Sink {
 	s := Sink{ErrorDetail: sink.ErrorDetailBody, Delivery: d} // the default of Wire depends on the outboxes
-	s.Webhook = webhook.DefaultConfig()
-	s.Webhook.HTTP = webhook.HTTP{} // settings of every sink
+	for _, t := range sinkTypes() {
+		if t.defaults != nil {
+			t.defaults(&s)
+		}
+	}
 	return s
+}
+
+// connection returns the settings that the destination of every type has.
+func (s *Sink) connection(client string) sink.Connection {
+	return sink.Connection{
+		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile, RequestTimeout: s.RequestTimeout, ErrorDetail: s.ErrorDetail,
+		Senders: s.MaxConcurrentGroups, Client: client, References: s.References,
+	}
 }
 
 // FlowCatalyst is the section flowcatalyst, the preset.

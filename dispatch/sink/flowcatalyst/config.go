@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/httpsink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
 	"github.com/sluicebox/sluicebox/store"
@@ -129,6 +130,9 @@ func parseBaseURL(raw string) (*url.URL, error) {
 	}
 	return u, nil
 }
+
+// Fields returns nil, because the requests depend on the payloads of their rows only.
+func (c *Config) Fields() []sink.Field { return nil }
 
 // CheckKind returns an error if rows of a kind cannot be delivered.
 func (c *Config) CheckKind(kind string) error {
