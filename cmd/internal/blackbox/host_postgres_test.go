@@ -170,7 +170,7 @@ func pgbench(t testing.TB, database string, l load) (wait func()) {
 			if failed := err != nil || !strings.Contains(out.String(), "number of failed transactions: 0"); failed != l.broken {
 				t.Fatalf("pgbench: %v\n%s", err, out.String())
 			}
-		case <-time.After(mostWritten):
+		case <-time.After(l.most()):
 			t.Fatalf("pgbench does not end:\n%s", out.String())
 		}
 	}

@@ -90,7 +90,7 @@ func clients(t testing.TB, database string, l load) (wait func()) {
 			if (w.failed != nil) != l.broken {
 				t.Fatalf("a client ended: %v", w.failed)
 			}
-		case <-time.After(mostWritten):
+		case <-time.After(l.most()):
 			t.Fatal("the clients do not end")
 		}
 	}

@@ -45,6 +45,9 @@ type load struct {
 // mostWritten is the time that a load may take beyond its duration.
 const mostWritten = 3 * time.Minute
 
+// most returns the time that the load may take.
+func (l *load) most() time.Duration { return time.Duration(l.seconds)*time.Second + mostWritten }
+
 // write starts a load and returns a function that waits for its end. Each of its
 // transactions has committed or failed by then.
 func write(t testing.TB, database string, l load) (wait func()) {
