@@ -180,7 +180,7 @@ func (b *KafkaBroker) serve() (cmd *exec.Cmd, ready string) {
 	write(b.tb, file, text.String())
 
 	cmd = exec.Command("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
-		"-Dorg.slf4j.simpleLogger.log.org.apache.kafka=warn", "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
 		"-cp", filepath.Join(b.bin, "lib", "*"), "kafka.Kafka", file)
 	cmd.Dir, cmd.Env = b.base, b.env
 	cmd.SysProcAttr = killedAttributes()

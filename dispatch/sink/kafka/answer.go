@@ -1,0 +1,147 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// verdict says how an attempt to store a batch ended.
+type verdict uint8
+
+const (
+	// stored: every replica in sync has the batch.
+	stored verdict = iota + 1
+
+	// moved: the batch is not stored, because another broker leads the partition.
+	moved
+
+	// unanswered: the batch may be stored. Sending the same bytes again stores it once.
+	unanswered
+
+	// rejected: the batch is not stored, because the broker does not accept a record of it.
+	rejected
+
+	// failed: the batch is not stored, and another attempt at once would not help.
+	failed
+
+	// unsequenced: the batch is not stored, because the broker does not know the producer.
+	unsequenced
+)
+
+// answer is the answer to an attempt.
+type answer struct {
+	verdict verdict
+	err     error
+
+	offset int64         // of the first record, if the batch is stored
+	bad    map[int]error // why the broker rejected records, by position in the batch
+}
+
+var (
+	errNoLeader = errors.New("the partition has no leader")
+	errSkipped  = errors.New("the broker did not answer for the partition")
+)
+
+// verdictOf returns how an attempt ended with an error of the broker.
+func verdictOf(err error) verdict {
+	switch {
+	case err == nil:
+		return stored
+	case is(err, errNoLeader, kerr.NotLeaderForPartition, kerr.LeaderNotAvailable, kerr.ReplicaNotAvailable, kerr.FencedLeaderEpoch,
+		kerr.UnknownLeaderEpoch, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InconsistentTopicID, kerr.KafkaStorageError):
+		return moved
+	case is(err, kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.NetworkException):
+		return unanswered
+	case is(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.PolicyViolation,
+		kerr.UnsupportedForMessageFormat, kerr.CorruptMessage):
+		return rejected
+	case is(err, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping,
+		kerr.DuplicateSequenceNumber, kerr.ProducerFenced):
+		return unsequenced
+	case errors.As(err, new(*kerr.Error)):
+		return failed
+	}
+	return requestVerdict(err)
+}
+
+// requestVerdict returns how an attempt without an answer ended.
+func requestVerdict(err error) verdict {
+	dial := (*net.OpError)(nil)
+	switch {
+	case isMisconfigured(err):
+		return failed
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return moved
+	}
+	return unanswered
+}
+
+// is reports whether err is one of these.
+func is(err error, these ...error) bool {
+	for _, e := range these {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// isDenied reports whether the credentials lack a permission.
+func isDenied(err error) bool {
+	return is(err, kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed)
+}
+
+// isUnauthenticated reports whether the credentials are wrong.
+func isUnauthenticated(err error) bool {
+	return is(err, kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState) || isTokenError(err)
+}
+
+// isMisconfigured reports whether the operator must act, not only wait.
+func isMisconfigured(err error) bool {
+	return isDenied(err) || isUnauthenticated(err) || isUntrusted(err) ||
+		is(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InvalidTopicException, kerr.UnsupportedVersion)
+}
+
+// outcomeOf returns the outcome of rows that were not stored.
+func (s *Sink) outcomeOf(doing string, err error) sink.Outcome {
+	out := sink.Outcome{Class: sink.Unavailable, Reason: store.ReasonGateway}
+	switch {
+	case verdictOf(err) == rejected:
+		out.Class, out.Reason = sink.Rejected, store.ReasonBadRequest
+	case isDenied(err):
+		out.Class, out.Reason = sink.Misconfigured, store.ReasonForbidden
+	case isUnauthenticated(err):
+		out.Class, out.Reason = sink.Misconfigured, store.ReasonUnauthorized
+	case isMisconfigured(err):
+		out.Class, out.Reason = sink.Misconfigured, store.ReasonBadRequest
+	}
+	out.Detail = s.redactor().OneLine(doing + ": " + s.text(err))
+	return out
+}
+
+// text returns the text of an error. A code of the protocol has its name before it.
+func (s *Sink) text(err error) string {
+	code := (*kerr.Error)(nil)
+	switch {
+	case errors.As(err, &code) && (s.cfg.ErrorDetail == sink.ErrorDetailStatus || err == error(code)):
+		if code.Description == "" || s.cfg.ErrorDetail == sink.ErrorDetailStatus {
+			return code.Message
+		}
+		return fmt.Sprintf("%s: %s", code.Message, code.Description)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("no answer within request-timeout (%s)", s.cfg.RequestTimeout)
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case errors.Is(err, kgo.ErrClientClosed):
+		return "the sink is closed"
+	}
+	return err.Error()
+}

@@ -1,0 +1,163 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	saslaws "github.com/twmb/franz-go/pkg/sasl/aws"
+	sasloauth "github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/oauth"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/tlsfiles"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Mechanism is how the relay authenticates.
+type Mechanism string
+
+// Mechanisms.
+const (
+	MechanismPlain       Mechanism = "plain"
+	MechanismSCRAM256    Mechanism = "scram-sha-256"
+	MechanismSCRAM512    Mechanism = "scram-sha-512"
+	MechanismOAuthBearer Mechanism = "oauthbearer"
+	MechanismAWS         Mechanism = "aws-msk-iam"
+)
+
+// SASL are the credentials.
+type SASL struct {
+	Mechanism Mechanism   `yaml:"mechanism" doc:"How the relay authenticates. Empty: it does not. oauthbearer uses token or oauth of the sink. aws-msk-iam takes an access key as user and password." enum:"plain,scram-sha-256,scram-sha-512,oauthbearer,aws-msk-iam"`
+	User      string      `yaml:"user" doc:"The user, or the id of an access key of AWS."`
+	Password  sink.Secret `yaml:"password" doc:"The password, or the secret of an access key of AWS. Prefer a reference: ${file:/run/secrets/kafka} or ${env:NAME}."`
+	Session   sink.Secret `yaml:"session-token" doc:"The session token of temporary credentials of AWS."`
+}
+
+// usesPassword reports whether the mechanism needs user and password.
+func (m Mechanism) usesPassword() bool { return m != "" && m != MechanismOAuthBearer }
+
+// checkSASL reports credentials that are missing or without effect.
+func (c *Config) checkSASL(bad *store.FieldErrors) {
+	s := &c.SASL
+	switch s.Mechanism {
+	case "", MechanismPlain, MechanismSCRAM256, MechanismSCRAM512, MechanismOAuthBearer, MechanismAWS:
+	default:
+		bad.Add("sasl.mechanism", "is %q, must be %s, %s, %s, %s or %s", string(s.Mechanism),
+			MechanismPlain, MechanismSCRAM256, MechanismSCRAM512, MechanismOAuthBearer, MechanismAWS)
+		return
+	}
+	for _, f := range []struct {
+		key   string
+		given bool
+	}{{"sasl.user", s.User != ""}, {"sasl.password", s.Password != ""}} {
+		switch needed := s.Mechanism.usesPassword(); {
+		case needed && !f.given:
+			bad.Add(f.key, "is not set; sasl.mechanism: %s needs it", s.Mechanism)
+		case !needed && f.given && s.Mechanism == "":
+			bad.Add(f.key, "has no effect without sasl.mechanism; set it, for example to %s", MechanismSCRAM512)
+		case !needed && f.given:
+			bad.Add(f.key, "has no effect with sasl.mechanism: %s; remove it", s.Mechanism)
+		}
+	}
+	if s.Session != "" && s.Mechanism != MechanismAWS {
+		bad.Add("sasl.session-token", "is only for sasl.mechanism: %s", MechanismAWS)
+	}
+	c.checkBearer(bad)
+}
+
+// checkBearer checks the sources of a bearer token.
+func (c *Config) checkBearer(bad *store.FieldErrors) {
+	bearer := c.SASL.Mechanism == MechanismOAuthBearer
+	switch {
+	case bearer && c.Token == "" && !c.OAuth.Enabled():
+		bad.Add("oauth", "is not set; sasl.mechanism: %s needs oauth with a token-url, or a token", MechanismOAuthBearer)
+	case !bearer && c.Token != "":
+		bad.Add("token", "is only for sasl.mechanism: %s", MechanismOAuthBearer)
+	case !bearer && c.OAuth.Enabled():
+		bad.Add("oauth", "is only for sasl.mechanism: %s", MechanismOAuthBearer)
+	}
+	bad.AddErr(c.OAuth.Check(c.Token, "token"))
+	if c.OAuth.Enabled() && c.OAuth.TokenURL == "" {
+		bad.Add("oauth.token-url", "is not set; set it to the address of the token endpoint")
+	}
+}
+
+// Bounds of a client. A request to the cluster that fails is repeated on other brokers, because
+// some of them may be down.
+const (
+	dialTimeout  = 5 * time.Second
+	retryBackoff = 20 * time.Millisecond
+)
+
+// setOptions sets the options of the clients.
+func (s *Sink) setOptions() error {
+	c := &s.cfg
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(c.Brokers...),
+		kgo.ClientID(c.Client),
+		kgo.RequiredAcks(kgo.AllISRAcks()), // the client sets it in every request
+		kgo.DialTimeout(min(dialTimeout, c.RequestTimeout)),
+		kgo.RequestRetries(len(c.Brokers) + 1),
+		kgo.RetryBackoffFn(func(int) time.Duration { return retryBackoff }),
+		kgo.MetadataMaxAge(topicAge),
+	}
+	if c.TLS || c.CAFile != "" || c.CertFile != "" {
+		files, err := tlsfiles.Config(c.CAFile, c.CertFile, c.KeyFile)
+		if err != nil {
+			return err
+		}
+		opts = append(opts, kgo.DialTLSConfig(files))
+	}
+	if m := s.mechanism(); m != nil {
+		opts = append(opts, kgo.SASL(m))
+	}
+	s.options = func() []kgo.Opt { return opts }
+	return nil
+}
+
+// mechanism returns the credentials, nil for none.
+func (s *Sink) mechanism() sasl.Mechanism {
+	c := s.cfg.SASL
+	switch user, password := c.User, string(c.Password); c.Mechanism {
+	case MechanismPlain:
+		return plain.Auth{User: user, Pass: password}.AsMechanism()
+	case MechanismSCRAM256:
+		return scram.Auth{User: user, Pass: password}.AsSha256Mechanism()
+	case MechanismSCRAM512:
+		return scram.Auth{User: user, Pass: password}.AsSha512Mechanism()
+	case MechanismAWS:
+		return saslaws.Auth{AccessKey: user, SecretKey: password, SessionToken: string(c.Session)}.AsManagedStreamingIAMMechanism()
+	case MechanismOAuthBearer:
+		return sasloauth.Oauth(s.token)
+	}
+	return nil
+}
+
+// token returns the current bearer token.
+func (s *Sink) token(ctx context.Context) (sasloauth.Auth, error) {
+	if s.tokens == nil {
+		return sasloauth.Auth{Token: string(s.cfg.Token)}, nil
+	}
+	token, err := s.tokens.Token(ctx)
+	return sasloauth.Auth{Token: token}, err
+}
+
+// isTokenError reports whether there is no bearer token because of the configuration.
+func isTokenError(err error) bool {
+	failed := (*oauth.Error)(nil)
+	return errors.As(err, &failed) && failed.Class == sink.Misconfigured
+}
+
+// isUntrusted reports whether TLS failed because of certificates, or because one side does not
+// use it.
+func isUntrusted(err error) bool {
+	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(x509.UnknownAuthorityError)) ||
+		errors.As(err, new(tls.RecordHeaderError)) || errors.As(err, new(tls.AlertError))
+}

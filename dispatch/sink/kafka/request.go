@@ -1,0 +1,196 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// request is a call of Deliver.
+type request struct {
+	sink    *Sink
+	msgs    []sink.Message
+	topic   string // of all its rows
+	records []record
+	out     []sink.Outcome // a class of 0 is not known yet
+}
+
+func newRequest(s *Sink, msgs []sink.Message) *request {
+	r := &request{sink: s, msgs: msgs, records: make([]record, len(msgs)), out: make([]sink.Outcome, len(msgs))}
+	for i := range msgs {
+		if r.out[i].Class != 0 {
+			continue // behind a row that cannot be sent
+		}
+		rec, reason := s.encode(&msgs[i])
+		switch {
+		case reason != "":
+			r.end(i, sink.Outcome{Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: reason})
+		case r.topic == "", r.topic == rec.topic:
+			r.topic, r.records[i] = rec.topic, rec
+		default: // a request has one topic; see Config.Limits
+			r.end(i, sink.Outcome{Class: sink.NotSent})
+		}
+	}
+	return r
+}
+
+// end sets the outcome of row i, and leaves out the rows behind it in its lane.
+func (r *request) end(i int, out sink.Outcome) {
+	lane := r.msgs[i].Lane
+	r.out[i] = out
+	for i++; i < len(r.msgs) && r.msgs[i].Lane == lane; i++ {
+		r.out[i] = sink.Outcome{Class: sink.NotSent}
+	}
+}
+
+// deliver sends the rows with a producer.
+func (r *request) deliver(ctx context.Context, p *producer) sink.Result {
+	if r.topic == "" {
+		return r.result(true) // no row can be sent
+	}
+	t, err := p.topic(ctx, r.topic)
+	if err != nil {
+		r.fail(r.sink.outcomeOf("topic "+r.topic, err))
+		return r.result(false)
+	}
+	waiting := r.batches(p, t)
+	for len(waiting) > 0 {
+		var now, later []*batch
+		for _, b := range waiting {
+			if slices.ContainsFunc(now, func(other *batch) bool { return other.partition == b.partition }) {
+				later = append(later, b)
+			} else {
+				now = append(now, b)
+			}
+		}
+		p.store(ctx, t, r.records, now)
+		for _, b := range now {
+			later = append(later, r.take(t, b)...)
+		}
+		waiting = later
+	}
+	return r.result(false)
+}
+
+// fail sets the outcome of all rows that have none.
+func (r *request) fail(out sink.Outcome) {
+	for i := range r.out {
+		if r.out[i].Class == 0 {
+			r.out[i] = out
+		}
+	}
+}
+
+// batches divides the rows by partition. Rows that do not fit into the batch of their
+// partition are left out, and so are those behind them in their lanes.
+func (r *request) batches(p *producer, t *topic) (all []*batch) {
+	limit, anywhere := r.sink.maxMessage(t), int32(-1)
+	sizes := map[int32]int{}
+	for i := range r.records {
+		if r.out[i].Class != 0 {
+			continue
+		}
+		rec := &r.records[i]
+		if batchOverhead+rec.size() > limit && r.endIfLarge(i, limit) {
+			continue
+		}
+		to := anywhere
+		if rec.place != nil {
+			to = p.partition(rec.place, len(t.leaders))
+		} else if to < 0 {
+			to = p.anyPartition(t)
+			anywhere = to
+		}
+		at := slices.IndexFunc(all, func(b *batch) bool { return b.partition == to })
+		switch {
+		case at < 0:
+			all = append(all, &batch{partition: to, rows: []int{i}})
+			sizes[to] = batchOverhead
+		case sizes[to]+rec.size() > limit:
+			r.end(i, sink.Outcome{Class: sink.NotSent})
+			continue
+		default:
+			all[at].rows = append(all[at].rows, i)
+		}
+		sizes[to] += rec.size()
+	}
+	return all
+}
+
+// endIfLarge rejects row i if it does not fit into a batch of its own.
+func (r *request) endIfLarge(i, limit int) bool {
+	alone := batch{rows: []int{i}}
+	alone.encode(r.records, sequence{}, r.sink.compressor)
+	if len(alone.wire) <= limit {
+		return false
+	}
+	r.end(i, sink.Outcome{Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: fmt.Sprintf(
+		"record needs %d bytes, and topic %s takes %d (max.message.bytes, or max-request-bytes of the sink)", len(alone.wire), r.topic, limit)})
+	return true
+}
+
+// take sets the outcomes of a batch's rows. Of a rejected batch, which is not stored, it
+// returns what is still to be sent.
+func (r *request) take(t *topic, b *batch) []*batch {
+	if b.answer.verdict == stored {
+		for n, i := range b.rows {
+			r.out[i] = r.sink.delivered(t, b.partition, b.answer.offset+int64(n))
+		}
+		return nil
+	}
+	r.sink.topics.forget(t.name)
+	doing := fmt.Sprintf("topic %s, partition %d", t.name, b.partition)
+	if b.answer.verdict == rejected {
+		if again, ok := r.divide(b, doing); ok {
+			return again
+		}
+	}
+	out := r.sink.outcomeOf(doing, b.answer.err)
+	for _, i := range b.rows {
+		r.out[i] = out
+	}
+	return nil
+}
+
+// divide ends the rows that a broker names as the reason why it rejected a batch, and returns
+// the other rows as a new batch. If it names none, each lane gets its own batch, so that a lane
+// does not fail with another. It returns false if the rows are of one lane.
+func (r *request) divide(b *batch, doing string) (again []*batch, ok bool) {
+	for n, i := range b.rows {
+		if err := b.answer.bad[n]; err != nil && r.out[i].Class == 0 {
+			r.end(i, r.sink.outcomeOf(doing, err))
+			ok = true
+		}
+	}
+	if ok {
+		rows := slices.DeleteFunc(b.rows, func(i int) bool { return r.out[i].Class != 0 })
+		if len(rows) > 0 {
+			again = append(again, &batch{partition: b.partition, rows: rows})
+		}
+		return again, true
+	}
+	for _, i := range b.rows {
+		if last := len(again) - 1; last >= 0 && r.msgs[again[last].rows[0]].Lane == r.msgs[i].Lane {
+			again[last].rows = append(again[last].rows, i)
+		} else {
+			again = append(again, &batch{partition: b.partition, rows: []int{i}})
+		}
+	}
+	return again, len(again) > 1
+}
+
+// result returns the outcomes. One failure of all rows is a failure of the request, and no
+// verdict on any of them.
+func (r *request) result(unsent bool) sink.Result {
+	first := r.out[0]
+	same := !slices.ContainsFunc(r.out, func(out sink.Outcome) bool {
+		return out.Class != first.Class || out.Detail != first.Detail
+	})
+	if same && (first.Class == sink.Unavailable || first.Class == sink.Misconfigured) || len(r.out) == 1 {
+		return sink.Result{Outcome: first, Unsent: unsent}
+	}
+	return sink.Result{Items: r.out, Unsent: unsent}
+}
