@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
@@ -37,20 +39,25 @@ func Example() {
 	}
 	execute(`CREATE TABLE outbox_events (id TEXT PRIMARY KEY, message_group TEXT, payload TEXT NOT NULL,
 		status TEXT NOT NULL DEFAULT 'PENDING', retry_count INT NOT NULL DEFAULT 0,
-		created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, processed_at TIMESTAMP, error_message TEXT)`)
+		created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, processed_at TIMESTAMP, error_message TEXT, printed_line INT)`)
 
-	printed := make(chan struct{}, 2)
-	printer := sink.Func(func(_ context.Context, rows []sink.Message) sink.Result {
+	printed, line := make(chan struct{}, 2), 0
+	printer := sink.Func(func(_ context.Context, rows []sink.Message) (res sink.Result) {
 		for _, row := range rows {
 			fmt.Println(row.Group.Name, string(row.Payload))
 			printed <- struct{}{}
+			line++
+			receipt := sink.Receipt{Name: "line", Value: strconv.Itoa(line)}
+			res.Items = append(res.Items, sink.Outcome{Class: sink.Delivered, Receipt: []sink.Receipt{receipt}})
 		}
-		return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
+		return res
 	})
+	layout := store.FlowCatalyst()
+	layout.Record = []store.RecordColumn{{Receipt: "line", Column: "printed_line", Max: math.MaxInt32}}
 	relay, err := sluicebox.New(sluicebox.Options{
 		Database: sqlite.Database{URL: "sqlite://" + file},
 		Outboxes: []sluicebox.Outbox{{
-			Outbox: store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}, Sink: "printer",
+			Outbox: store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: layout}, Sink: "printer",
 		}},
 		Sinks:  map[string]sluicebox.Sink{"printer": {Sink: printer}},
 		Logger: slog.New(slog.DiscardHandler),
@@ -70,13 +77,14 @@ func Example() {
 	if err := <-ended; err != nil {
 		panic(err)
 	}
-	var completed int
-	if err := db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events WHERE status = 'COMPLETED'").Scan(&completed); err != nil {
+	var completed, last int
+	err = db.QueryRowContext(context.Background(), "SELECT count(*), max(printed_line) FROM outbox_events WHERE status = 'COMPLETED'").Scan(&completed, &last)
+	if err != nil {
 		panic(err)
 	}
-	fmt.Println(completed, "rows completed")
+	fmt.Println(completed, "rows completed, the last on line", last)
 	// Output:
 	// order 7 {"state": "new"}
 	// order 7 {"state": "paid"}
-	// 2 rows completed
+	// 2 rows completed, the last on line 2
 }

@@ -67,7 +67,8 @@ type Options struct {
 	Observer Observer
 }
 
-// Outbox is an outbox table and the sink of its rows.
+// Outbox is an outbox table and the sink of its rows. If the sink returns receipts
+// (sink.Outcome), Layout.Record names the columns of the table that keep them.
 type Outbox struct {
 	store.Outbox
 	Sink string

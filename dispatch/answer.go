@@ -71,11 +71,11 @@ func (a *answers) takeRun(req *request, r *run, res *sink.Result, at int, now ti
 	l, n := r.Lane, len(r.Rows)
 	failed, delivered := -1, 0
 	for i, rw := range r.Rows {
-		switch res.At(at + i).Class {
+		switch out := res.At(at + i); out.Class {
 		case sink.Delivered:
 			rw.Finish()
 			delivered++
-			a.core.settle(rw, store.Outcome{Status: store.Completed}, nil, now)
+			a.core.settle(rw, store.Outcome{Status: store.Completed, Receipt: out.Receipt}, nil, now)
 			continue
 		case sink.NotSent:
 			rw.Attempts--

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // limited is a sink of the backend with other limits.
@@ -229,4 +230,42 @@ func TestLanesOfARequest(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Each delivered row is written with its own receipt, also after the table refused the outcome
+// for a while. A row that was not delivered has none.
+func TestReceiptsReachTheStore(t *testing.T) {
+	cfg := senders(1)
+	cfg.MaxRetries = 0
+	drivePrefix(t, cfg, func(k *fakeBackend, d *Dispatcher) {
+		receipt := func(id string) []sink.Receipt { return []sink.Receipt{{Name: "offset", Value: id}} }
+		answer := stopsAt("a3", sink.Rejected, sink.NotSent)
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				res := answer(ids)
+				for i := range res.Items {
+					if res.Items[i].Class == sink.Delivered {
+						res.Items[i].Receipt = receipt(ids[i])
+					}
+				}
+				return res
+			}
+		})
+		k.refuseStatus("a1", store.Completed)
+		var c counter
+		add(t, d, &c, items("a", laneOf("a", 6)...))
+		k.advance(time.Second)
+		k.set(func() { k.refusesOutcome = nil })
+		k.advance(time.Minute)
+		k.expect(t, "rows done", c.n, 6)
+		got, want := map[string][]sink.Receipt{}, map[string][]sink.Receipt{}
+		for _, o := range k.outcomes {
+			got[o.ID] = o.Receipt
+		}
+		for _, id := range laneOf("a", 6) {
+			want[id] = receipt(id)
+		}
+		want["a3"] = nil
+		k.expect(t, "receipts", got, want)
+	})
 }

@@ -111,6 +111,9 @@ type Outcome struct {
 	//     call may have been lost.
 	//   - If a call has several outcomes of one lane, the hold of the last is kept.
 	Block *Hold
+	// Receipt is what the destination answered to the delivery of a Completed row. Settle writes
+	// the values that the layout records; see Layout.Record.
+	Receipt []Receipt
 	// SpilledSeq is the Seq of the row's copy among the spilled rows, 0 if the row is not
 	// spilled. An outcome that settles the row deletes the copy in the same transaction,
 	// whatever the SettleResult, unless NeedsRetry is true for it. The call is then

@@ -83,6 +83,9 @@ type Layout struct {
 	// GroupPath are the keys that lead to the group in the JSON of the group column, which
 	// may be the payload column. If it is empty, the column's text is the group.
 	GroupPath []string
+	// Record are the columns that keep the receipt of a delivery. They are written together
+	// with COMPLETED.
+	Record []RecordColumn
 }
 
 // GroupColumns returns the columns of the group, nil if the layout has none.
@@ -169,6 +172,9 @@ func (l *Layout) NamedColumns() []NamedColumn {
 	for _, name := range l.GroupRest {
 		all = append(all, NamedColumn{"columns.group", name})
 	}
+	for i := range l.Record {
+		all = append(all, NamedColumn{l.Record[i].Key(), l.Record[i].Column})
+	}
 	for _, name := range l.OrderBy {
 		all = append(all, NamedColumn{"order-by", name})
 	}
@@ -176,8 +182,12 @@ func (l *Layout) NamedColumns() []NamedColumn {
 }
 
 // written returns the columns that the relay writes.
-func (c *Columns) written() []string {
+func (l *Layout) written() []string {
+	c := &l.Columns
 	all := []string{c.Status, c.Delivered, c.Failed, c.RetryCount, c.Claimed, c.Settled, c.Error}
+	for i := range l.Record {
+		all = append(all, l.Record[i].Column)
+	}
 	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
 }
 
@@ -186,7 +196,7 @@ func (l *Layout) WrittenColumns() []string {
 	if l.State == StateNone {
 		return nil
 	}
-	return l.Columns.written()
+	return l.written()
 }
 
 // ConfigKey returns the configuration key that names a column, the first of several.
@@ -218,6 +228,7 @@ func (l *Layout) Validate() error {
 		bad.Add("group-path", "needs a single column in columns.group")
 	}
 	l.validateAttributes(&bad)
+	l.validateRecord(&bad)
 	if l.Lease && l.State != StateNone && !l.Stores(Processing) {
 		bad.Add("columns.lease", "needs a value for PROCESSING, which marks the row that a claim holds; name it, or remove the lease")
 	}
@@ -248,8 +259,7 @@ func (l *Layout) Validate() error {
 // validateColumns rejects a column with two meanings, because a claim would settle the row,
 // or a text would overwrite its state. A column that is only read may have several keys.
 func (l *Layout) validateColumns(bad *FieldErrors) {
-	c := &l.Columns
-	written := c.written()
+	written := l.written()
 	seen := map[string]string{}
 	for _, n := range l.NamedColumns() {
 		other, taken := seen[n.Column]

@@ -58,6 +58,20 @@ func TestLayoutValidate(t *testing.T) {
 		}), []string{`columns.attributes is column "status", which columns.status is too`}},
 		{"a path and two columns", words(func(l *store.Layout) { l.GroupRest, l.GroupPath = []string{"x"}, []string{"a"} }),
 			[]string{"group-path needs a single column in columns.group"}},
+		{"receipts", words(func(l *store.Layout) {
+			l.Record = []store.RecordColumn{{Receipt: "topic", Column: "kafka_topic"}, {Receipt: "offset", Column: "kafka_offset", Max: 1 << 40}}
+		}), nil},
+		{"receipts in other columns", words(func(l *store.Layout) {
+			l.Record = []store.RecordColumn{{Receipt: "topic", Column: "id"}, {Receipt: "offset", Column: "kafka_offset"}, {Receipt: "partition", Column: "kafka_offset"}}
+		}), []string{`record.topic is column "id", which columns.id is too`, `record.partition is column "kafka_offset", which record.offset is too`}},
+		{"a receipt in the state", words(func(l *store.Layout) { l.Record = []store.RecordColumn{{Receipt: "topic", Column: "status"}} }),
+			[]string{`record.topic is column "status", which columns.status is too`}},
+		{"receipts without names", words(func(l *store.Layout) { l.Record = []store.RecordColumn{{Column: "c"}, {Receipt: "topic"}} }),
+			[]string{`record has column "c" without the name of a receipt`, "record.topic is not set; name the column"}},
+		{"receipts of deleted rows", numbers(func(l *store.Layout) { l.Record = []store.RecordColumn{{Receipt: "topic", Column: "t"}} }),
+			[]string{"record does not apply: layout outbox-messages deletes a delivered row"}},
+		{"receipts without a state", store.Layout{Name: "bare", State: store.StateNone, Columns: store.Columns{ID: "i", Payload: "p"},
+			Record: []store.RecordColumn{{Receipt: "topic", Column: "t"}}}, []string{"record needs a state in the table"}},
 		{"a group in the state", words(func(l *store.Layout) { l.Columns.Group = "status" }), []string{`columns.status is column "status", which columns.group is too`}},
 		{"an id as the payload", words(func(l *store.Layout) { l.Columns.Payload = "id" }), []string{`columns.payload is column "id", which columns.id is too`}},
 		{"a text over the state", words(func(l *store.Layout) { l.Columns.Error = "status" }), []string{`columns.error is column "status", which columns.status is too`}},

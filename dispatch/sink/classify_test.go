@@ -2,6 +2,7 @@ package sink_test
 
 import (
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -136,7 +137,7 @@ func TestClassNames(t *testing.T) {
 
 func TestResultAt(t *testing.T) {
 	all := sink.Result{Outcome: sink.Outcome{Class: sink.Refused, Detail: "d"}}
-	if out := all.At(7); out != all.Outcome {
+	if out := all.At(7); !reflect.DeepEqual(out, all.Outcome) {
 		t.Errorf("message 7: got %+v", out)
 	}
 	each := sink.Result{Items: []sink.Outcome{{Class: sink.Delivered}, {Class: sink.NotSent}}}

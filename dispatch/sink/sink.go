@@ -210,6 +210,10 @@ func (c Class) String() string {
 	return "unknown"
 }
 
+// Receipt is a value that the destination answered about a delivered message, for example the
+// offset of a record.
+type Receipt = store.Receipt
+
 // Outcome is the outcome of one message.
 type Outcome struct {
 	Class  Class
@@ -218,6 +222,11 @@ type Outcome struct {
 	// Detail is one line for the row's error column and the log. It holds no secrets,
 	// and is empty if the message was delivered.
 	Detail string
+
+	// Receipt is what the destination answered to a Delivered message. The relay writes it
+	// into the columns of the row that the outbox names for it; see store.Layout.Record. Most
+	// destinations have none. The names of a sink's receipts never change.
+	Receipt []Receipt
 }
 
 // Result is the outcome of a request.

@@ -219,8 +219,8 @@ func (t *table) untouched(ids []string) bson.D {
 
 // claimUpdate is the update that claims a document.
 func (c *claim) claimUpdate(t *table) bson.D {
-	return set(columns.Claim(&t.Layout), func(v columns.Value) any {
-		if v == columns.Status {
+	return set(columns.Claim(&t.Layout), func(a columns.Assignment) any {
+		if a.Value == columns.Status {
 			return t.status(store.Processing)
 		}
 		return t.time(columns.ClaimTime(&t.Layout, c.at, c.takeover))

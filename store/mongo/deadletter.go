@@ -158,7 +158,7 @@ func (t *table) write(ctx context.Context, a deadletter.Action, filter bson.D) (
 	if a == deadletter.Discard {
 		return remove(ctx, t.collection, filter)
 	}
-	return update(ctx, t.collection, filter, set(columns.Requeue(&t.Layout, nil), func(columns.Value) any { return t.status(store.Pending) }))
+	return update(ctx, t.collection, filter, set(columns.Requeue(&t.Layout, nil), func(columns.Assignment) any { return t.status(store.Pending) }))
 }
 
 func idsOfLetters(letters []store.DeadLetter) []string {

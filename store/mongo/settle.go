@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
+	"github.com/sluicebox/sluicebox/store/internal/errortext"
 	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/mongo/document"
 )
@@ -178,8 +179,8 @@ type outboxWrites struct {
 
 func (w *outboxWrites) distinctIDs() []string { return slices.Collect(maps.Keys(w.ids)) }
 
-// add adds an outcome. COMPLETED outcomes share an update if they have the same time, or
-// delete their documents. Two outcomes of one document keep their order.
+// add adds an outcome. COMPLETED outcomes share an update if they have the same time and no
+// receipts, or delete their documents. Two outcomes of one document keep their order.
 func (w *outboxWrites) add(i int, o *store.Outcome) {
 	if w.ids[o.ID] {
 		clear(w.byTime)
@@ -192,7 +193,7 @@ func (w *outboxWrites) add(i int, o *store.Outcome) {
 		at = 0
 	}
 	k, known := w.byTime[at]
-	if o.Status == store.Completed && known && len(w.groups[k]) < maxBatchIDs {
+	if o.Status == store.Completed && known && len(w.table.Layout.Record) == 0 && len(w.groups[k]) < maxBatchIDs {
 		w.groups[k] = append(w.groups[k], i)
 		return
 	}
@@ -308,15 +309,23 @@ const maxBatchWrites = 500
 
 // outcome is the update that writes an outcome.
 func (t *table) outcome(o *store.Outcome) bson.D {
-	return set(columns.Outcome(&t.Layout, o.Status, nil), func(v columns.Value) any {
-		switch v {
+	return set(columns.Outcome(&t.Layout, o.Status, nil), func(a columns.Assignment) any {
+		switch a.Value {
 		case columns.Time:
 			return t.time(o.At)
 		case columns.Retries:
 			return int32(min(o.RetryCount, math.MaxInt32)) //nolint:gosec // it fits
 		case columns.Error:
 			return errorText(o.Error)
+		case columns.Receipt:
+			return receipt(&t.Layout.Record[a.Record], o)
 		}
 		return stored(columns.StoredOutcome(&t.Layout, o))
 	})
+}
+
+// receipt is the value of a field for a receipt: a long or a string.
+func receipt(r *store.RecordColumn, o *store.Outcome) any {
+	field := store.ColumnInfo{Integer: r.Max > 0, Max: r.Max}
+	return columns.ReceiptValue(r, o, &field, func(text string) string { return errortext.Sanitize(text, 0, false) })
 }

@@ -306,7 +306,7 @@ func (t *table) before(name string, at time.Time) bson.E {
 
 // set returns the update that assigns values to fields, taken from value. A skipped value
 // leaves its field unchanged. Without values the update changes nothing.
-func set(to []columns.Assignment, value func(columns.Value) any) bson.D {
+func set(to []columns.Assignment, value func(columns.Assignment) any) bson.D {
 	var fields bson.D
 	for _, a := range to {
 		var v any
@@ -317,7 +317,7 @@ func set(to []columns.Assignment, value func(columns.Value) any) bson.D {
 		case columns.Blank:
 			v = ""
 		default:
-			if v = value(a.Value); v == any(skipped{}) {
+			if v = value(a); v == any(skipped{}) {
 				continue
 			}
 		}

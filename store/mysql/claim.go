@@ -229,9 +229,11 @@ func (b *keyBatch) add(at int, key any) {
 }
 
 // chunks calls each with at most maxKeys rows at a time.
-func (b *keyBatch) chunks(each func(*keyBatch) error) error {
-	for from := 0; from < len(b.at); from += maxKeys {
-		to := min(from+maxKeys, len(b.at))
+func (b *keyBatch) chunks(each func(*keyBatch) error) error { return b.chunksOf(maxKeys, each) }
+
+func (b *keyBatch) chunksOf(size int, each func(*keyBatch) error) error {
+	for from := 0; from < len(b.at); from += size {
+		to := min(from+size, len(b.at))
 		if err := each(&keyBatch{b.at[from:to], b.keys[from:to]}); err != nil {
 			return err
 		}
@@ -399,8 +401,8 @@ func (c *claim) writeClaims(ctx context.Context, t *table, p *outboxes.Part) err
 // claimText returns the statement that writes claims. seen means that the transaction has
 // locked rows with exactly these ids.
 func (c *claim) claimText(s *statement, t *table, keys []any, seen bool) string {
-	text := "UPDATE " + t.from() + " SET " + t.assign(s, columns.Claim(&t.Layout), func(col column, v columns.Value) any {
-		if v == columns.Status {
+	text := "UPDATE " + t.from() + " SET " + t.assign(s, columns.Claim(&t.Layout), func(col column, a columns.Assignment) any {
+		if a.Value == columns.Status {
 			return t.status(store.Processing)
 		}
 		return col.time(columns.ClaimTime(&t.Layout, c.at, c.takeover))

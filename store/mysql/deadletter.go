@@ -283,7 +283,7 @@ func resolveChunk(ctx context.Context, c *conn, t *table, chunk *keyBatch, a dea
 	st, text := &statement{}, "DELETE o FROM "+t.from()
 	if a == deadletter.Requeue {
 		set := t.Requeue()
-		text = "UPDATE " + t.from() + " SET " + t.assign(st, set, func(column, columns.Value) any { return t.status(store.Pending) })
+		text = "UPDATE " + t.from() + " SET " + t.assign(st, set, func(column, columns.Assignment) any { return t.status(store.Pending) })
 	}
 	text += "\nWHERE " + t.lockedIDIn(st, chunk.keys) + " AND " + t.state(st).DeadLetter(true)
 	n, err := c.exec(ctx, text, st.args...)

@@ -161,6 +161,7 @@ func (t *table) checked() *finding.Table {
 		Dialect: &finding.Dialect{
 			Time:    finding.Type{Words: "a DATETIME or TIMESTAMP", SQL: "DATETIME(6)"},
 			Integer: finding.Type{Words: "an integer", SQL: "INT"},
+			Long:    finding.Type{Words: "an integer of 8 bytes", SQL: "BIGINT"},
 			Text:    finding.Type{Words: "a text", SQL: "TEXT"},
 			JSON:    finding.Type{Words: "JSON or a text for the group-path", SQL: "LONGTEXT"},
 			Boolean: finding.Type{Words: "a BOOLEAN", SQL: "BOOLEAN"},

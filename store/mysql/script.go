@@ -183,6 +183,9 @@ func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool
 			return false, nil
 		}
 		size += 3 * (len(o.ID) + 64)
+		for _, r := range o.Receipt {
+			size += len(o.ID) + 64 + 2*len(r.Value)
+		}
 	}
 
 	if size >= c.conn.maxScriptBytes() {
@@ -206,7 +209,7 @@ func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool
 				return false, nil
 			}
 		}
-		_ = p.chunks(func(chunk *keyBatch) error { // never fails
+		_ = p.chunksOf(p.chunkSize(), func(chunk *keyBatch) error { // never fails
 			s.write(len(chunk.at), func() string { return c.outcomeText(&s.statement, p, chunk) })
 			return nil
 		})

@@ -259,7 +259,7 @@ func (c *settling) writePart(ctx context.Context, p *settlePart) error {
 		}
 	}
 
-	return open.chunks(func(chunk *keyBatch) error {
+	return open.chunksOf(p.chunkSize(), func(chunk *keyBatch) error {
 		n, err := c.writeChunk(ctx, p, chunk)
 		if err == nil && n < int64(len(chunk.at)) {
 			return errRowChanged
@@ -306,7 +306,12 @@ func (c *settling) outcomeText(s *statement, p *settlePart, chunk *keyBatch) str
 	verb := "DELETE o FROM " + t.from()
 	if p.status != store.Completed || !t.Layout.DeleteDelivered {
 		verb = "UPDATE " + t.from() + " SET " + t.assign(s, t.Outcome(p.status),
-			func(col column, v columns.Value) any { return t.outcomeValue(col, v, o) })
+			func(col column, a columns.Assignment) any {
+				if a.Value == columns.Receipt {
+					return c.receipts(t, col, &t.Layout.Record[a.Record], chunk)
+				}
+				return t.outcomeValue(col, a.Value, o)
+			})
 	}
 	return verb + "\nWHERE " + t.idExactlyIn(s, chunk.keys) + " AND " + t.open(s)
 }
@@ -322,6 +327,21 @@ func (t *table) outcomeValue(col column, v columns.Value, o *store.Outcome) any 
 		return col.errorText(o.Error)
 	}
 	return columns.StoredOutcome(&t.Layout, o)
+}
+
+// receipts returns the values of a column for the receipts of a chunk's rows: valuesByKey, or the
+// value of all.
+func (c *settling) receipts(t *table, col column, r *store.RecordColumn, chunk *keyBatch) any {
+	info, same := col.checked(), true
+	values := make([]any, len(chunk.at))
+	for k, i := range chunk.at {
+		values[k] = columns.ReceiptValue(r, &c.outcomes[i], &info, col.errorText)
+		same = same && values[k] == values[0]
+	}
+	if same {
+		return values[0]
+	}
+	return valuesByKey{chunk.keys, values}
 }
 
 // errorText sanitizes a text for the column. A column whose limit counts bytes, or whose
@@ -406,6 +426,18 @@ type settlePart struct {
 	settleKey
 	table *table
 	keyBatch
+}
+
+// maxReceiptKeys bounds the rows of one statement whose receipts differ. For each row the server
+// compares the id with those of all rows.
+const maxReceiptKeys = 64
+
+// chunkSize is how many rows one statement of the part writes.
+func (p *settlePart) chunkSize() int {
+	if p.status == store.Completed && len(p.table.Layout.Record) > 0 {
+		return maxReceiptKeys
+	}
+	return maxKeys
 }
 
 type settleKey struct {

@@ -3,6 +3,7 @@ package mysql_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -32,8 +33,9 @@ func asAccount(t *testing.T, admin, password string) (url, account string) {
 func TestLeastRights(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, admin string) {
 		const password = "canary-9f3"
-		servers.ExecMySQL(t, admin, flowTable)
+		servers.ExecMySQL(t, admin, flowTable, "ALTER TABLE outbox_events ADD kafka_offset BIGINT")
 		box := flowBox()
+		box.Layout.Record = []store.RecordColumn{{Receipt: "offset", Column: "kafka_offset", Max: math.MaxInt64}}
 		url, account := asAccount(t, admin, password)
 		_, err := openStore(t, strings.Replace(url, password, "wrong", 1), 0, box).AcquireLeadership(ctx(t))
 		rigs.WantSetup(t, "a wrong password", err, "refused the login")

@@ -441,13 +441,44 @@ func (c column) labels() []string {
 }
 
 // assign returns the SET list of a statement; value provides the value to bind for each
-// column. An outcome without an error keeps the row's text.
-func (t *table) assign(s *statement, set []columns.Assignment, value func(c column, v columns.Value) any) string {
+// column, or valuesByKey. An outcome without an error keeps the row's text.
+func (t *table) assign(s *statement, set []columns.Assignment, value func(c column, a columns.Assignment) any) string {
 	return columns.SetList(set, func(name string) string { return "o." + Ident(name) }, func(a columns.Assignment) string {
-		bound := s.arg(value(t.MustColumn(a.Column), a.Value))
+		v := value(t.MustColumn(a.Column), a)
+		if each, differ := v.(valuesByKey); differ {
+			return t.choose(s, each)
+		}
+		bound := s.arg(v)
 		if a.Value == columns.Error {
 			return "COALESCE(NULLIF(" + bound + ", ''), o." + Ident(a.Column) + ")"
 		}
 		return bound
 	})
+}
+
+// valuesByKey are the values of a column that differ from row to row.
+type valuesByKey struct{ keys, values []any }
+
+// choose returns an expression for the value of a row o, by its id. Like a list, it has a power of
+// two of branches if the statement is prepared.
+func (t *table) choose(s *statement, of valuesByKey) string {
+	id := t.id()
+	ref, place := "o."+Ident(id.name), id.placeholder()
+	exact := id.comparesExactly()
+	if !exact {
+		ref, place = id.bytesOf(), "?"
+	}
+	n := len(of.keys)
+	if !s.unprepared {
+		n = placeholderCount(n)
+	}
+	for i := range n {
+		i = min(i, len(of.keys)-1)
+		key := of.keys[i]
+		if text, is := key.(string); is && !exact {
+			key = []byte(text)
+		}
+		s.args = append(s.args, key, of.values[i])
+	}
+	return "CASE " + ref + strings.Repeat(" WHEN "+place+" THEN ?", n) + " END"
 }

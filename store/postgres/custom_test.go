@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -153,6 +154,16 @@ func TestCheckOfCustomLayouts(t *testing.T) {
 			[]string{"column citizen (columns.delivered) of " + table + " is of type text, and layout custom needs a timestamp"}},
 		{"a time that is never NULL", func(l *store.Layout) { times(l); l.Columns.Failed = "required" },
 			[]string{"column required (columns.failed) of " + table + " is NOT NULL", "DROP NOT NULL"}},
+		{"receipts", func(l *store.Layout) { l.Record = recordInto("citizen", 0) }, nil},
+		{"an offset in a text", func(l *store.Layout) { l.Record = recordInto("citizen", math.MaxInt64) }, nil},
+		{"an offset in 2 bytes", func(l *store.Layout) { l.Record = recordInto("code", math.MaxInt64) },
+			[]string{"column code (record.r) of " + table + " is of type smallint, and layout custom needs an integer of 8 bytes", `TYPE bigint`}},
+		{"a partition in 2 bytes", func(l *store.Layout) { l.Record = recordInto("code", math.MaxInt32) },
+			[]string{"column code (record.r) of " + table + " is of type smallint, and layout custom needs an integer", `TYPE integer`}},
+		{"a receipt that is never NULL", func(l *store.Layout) { l.Record = recordInto("required", 0) },
+			[]string{"column required (record.r) of " + table + " is NOT NULL, but NULL marks a row without a receipt", "needs a text"}},
+		{"a missing column for a receipt", func(l *store.Layout) { l.Record = recordInto("citizn", 0) },
+			[]string{"has no column citizn (record.r; did you mean citizen?)"}},
 		{"an error in a time", func(l *store.Layout) { l.Columns.Error = "delivered" },
 			[]string{"column delivered (columns.error) of " + table + " is of type timestamp with time zone, and layout custom needs a text"}},
 	} {
@@ -166,4 +177,9 @@ func TestCheckOfCustomLayouts(t *testing.T) {
 			}
 		}
 	}
+}
+
+// recordInto returns a column for a receipt whose largest value is limit, 0 for a text.
+func recordInto(column string, limit int64) []store.RecordColumn {
+	return []store.RecordColumn{{Receipt: "r", Column: column, Max: limit}}
 }

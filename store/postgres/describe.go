@@ -201,6 +201,7 @@ func (t *table) checked() *finding.Table {
 		Dialect: &finding.Dialect{
 			Time:    finding.Type{Words: "a timestamp", SQL: "timestamptz"},
 			Integer: finding.Type{Words: "an integer", SQL: "integer"},
+			Long:    finding.Type{Words: "an integer of 8 bytes", SQL: "bigint"},
 			Text:    finding.Type{Words: "a text", SQL: "text"},
 			JSON:    finding.Type{Words: "JSON or a text for the group-path", SQL: "text"},
 			Boolean: finding.Type{Words: "a boolean", SQL: "boolean"},

@@ -116,6 +116,19 @@ func arrayLiteral(elements []string) string {
 	return sb.String()
 }
 
+// nullableArrayLiteral is arrayLiteral with NULL for nil.
+func nullableArrayLiteral(elements []any) string {
+	parts := make([]string, len(elements))
+	for i, e := range elements {
+		parts[i] = "NULL"
+		if e != nil {
+			one := arrayLiteral([]string{fmt.Sprint(e)})
+			parts[i] = one[1 : len(one)-1]
+		}
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
 // releaseMessage drops the protocol message of a scanned row. Its session would keep the
 // message until the next row, and it may be as large as a payload.
 func releaseMessage(rows pgx.Rows) { clear(rows.RawValues()) }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/columns"
 	"github.com/sluicebox/sluicebox/store/internal/errortext"
 	"github.com/sluicebox/sluicebox/store/ledger"
 )
@@ -226,7 +227,7 @@ func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*s
 			return nil, err
 		}
 		key := settleKey{round: turns[o.Ref], outbox: o.Outbox, status: o.Status}
-		if !skip && o.Status == store.Completed && !t.Layout.LogOnly() && t.idIsText() {
+		if !skip && o.Status == store.Completed && !t.Layout.LogOnly() && len(t.Layout.Record) == 0 && t.idIsText() {
 			key.when = o.At.Truncate(time.Microsecond)
 		}
 		turns[o.Ref]++
@@ -296,8 +297,23 @@ func (p *settlePart) statement(values map[string]any, outcomes []store.Outcome, 
 		}
 		values["numbers"] = arrayLiteral(numbers)
 	}
+	for r := range t.receipts(p.status) {
+		values[receiptParam(r)] = p.receipts(r, outcomes)
+	}
 
 	return *write, p.readWritten
+}
+
+// receipts returns the values of a column for receipts, as an array literal.
+func (p *settlePart) receipts(r int, outcomes []store.Outcome) string {
+	record := &p.table.Layout.Record[r]
+	column := p.table.MustColumn(record.Column).checked()
+	clean := func(text string) string { return errortext.Sanitize(text, column.Length, p.table.ascii) }
+	elements := make([]any, len(p.at))
+	for k, i := range p.at {
+		elements[k] = columns.ReceiptValue(record, &outcomes[i], &column, clean)
+	}
+	return nullableArrayLiteral(elements)
 }
 
 // maxRetry is the largest retry count that the column holds.

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -74,6 +75,9 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 		if to == store.Failed && t.Layout.State == store.StateNumbers {
 			add("numbers", t.MustColumn(c.Status).typ, "number")
 		}
+		for i := range t.receipts(to) {
+			add(receiptParam(i), t.MustColumn(t.Layout.Record[i].Column).typ, receiptName(i))
+		}
 	}
 	return "want AS MATERIALIZED (\n  SELECT * FROM unnest(" + strings.Join(params, ", ") +
 		") WITH ORDINALITY AS u(" + strings.Join(names, ", ") + ", ord)\n)"
@@ -90,12 +94,26 @@ func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string
 			return "w.retry"
 		case a.Value == columns.Error:
 			return t.errorValue()
+		case a.Value == columns.Receipt:
+			return "w." + receiptName(a.Record)
 		case to == store.Failed && t.Layout.State == store.StateNumbers:
 			return "w.number"
 		}
 		return t.bindStatus(b, columns.Stored(&t.Layout, to))
 	})
 }
+
+// receipts returns the columns for receipts that an outcome writes.
+func (t *table) receipts(to store.Status) []store.RecordColumn {
+	if to != store.Completed {
+		return nil
+	}
+	return t.Layout.Record
+}
+
+// receiptName is the name of a receipt in the CTE of outcomes, and receiptParam its parameter.
+func receiptName(i int) string  { return "receipt" + strconv.Itoa(i) }
+func receiptParam(i int) string { return "receipts " + strconv.Itoa(i) }
 
 // errorValue keeps the row's text if an outcome brings none.
 func (t *table) errorValue() string {

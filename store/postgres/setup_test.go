@@ -75,8 +75,10 @@ func remedies(t *testing.T, err error) []string {
 // and ends with a working relay. The table's names need quotes.
 func TestGrants(t *testing.T) {
 	eachVersion(t, func(t *testing.T, admin string) {
+		recording := store.FlowCatalyst()
+		recording.Record = []store.RecordColumn{{Receipt: "topic", Column: "kafka topic"}}
 		for _, box := range []store.Outbox{
-			{Name: "events", Schema: "Shop", Table: `out"box`, Kind: "EVENT", Layout: store.FlowCatalyst()},
+			{Name: "events", Schema: "Shop", Table: `out"box`, Kind: "EVENT", Layout: recording},
 			{Name: "events", Schema: "Shop", Table: "outbox_messages", Layout: store.OutboxMessages()},
 		} {
 			t.Run(box.Layout.Name, func(t *testing.T) { testGrants(t, admin, box) })
@@ -104,6 +106,9 @@ func testGrants(t *testing.T, admin string, box store.Outbox) {
 	}
 	if deletes := strings.Contains(err.Error(), "GRANT DELETE ON "+table); deletes != box.Layout.DeleteDelivered {
 		t.Errorf("Check requires DELETE: got %t, in %v", deletes, err)
+	}
+	if names := strings.Contains(err.Error(), `"kafka topic"`); names != (len(box.Layout.Record) > 0) {
+		t.Errorf("Check requires UPDATE of the column for receipts: got %t, in %v", names, err)
 	}
 	if strings.Contains(err.Error(), "secret") {
 		t.Errorf("Check requires a column that the layout does not name: %v", err)

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
@@ -148,6 +149,21 @@ func (c *checker) types(t *table) {
 			c.AddFault(fmt.Sprintf("column %s (%s) of %s is declared as %s, and the relay writes times as text or as an integer",
 				name, l.ConfigKey(name), TableName(t.Outbox), col.declared),
 				fmt.Sprintf("use another column in layout %s, or declare it as TEXT or INTEGER", l.Name))
+		}
+	}
+	for i := range l.Record {
+		r := &l.Record[i]
+		col, is := t.MustColumn(r.Column), "a text"
+		if r.Max > 0 {
+			is = "an integer"
+		}
+		converts := []affinity{affinityReal}
+		if r.Max == 0 {
+			converts = append(converts, affinityInteger, affinityNumeric)
+		}
+		if slices.Contains(converts, col.affinity) {
+			c.AddFault(fmt.Sprintf("column %s (%s) of %s is declared as %s, and the receipt is %s", col.name, r.Key(), TableName(t.Outbox), col.declared, is),
+				"use another column in record, or declare it as TEXT")
 		}
 	}
 	for _, n := range columns.Nullable(l) {

@@ -183,8 +183,17 @@ func (t *table) outcomeValue(a columns.Assignment) func(*values) any {
 		return func(v *values) any { return timeValue(col, v.at) }
 	case columns.Retries:
 		return func(v *values) any { return v.outcome.RetryCount }
+	case columns.Receipt:
+		return t.receipt(&t.Layout.Record[a.Record])
 	case columns.Error: // a NUL would end the text in SQLite's functions
 		return func(v *values) any { return errortext.Sanitize(v.outcome.Error, 0, false) }
 	}
 	return func(v *values) any { return columns.StoredOutcome(&t.Layout, v.outcome) }
+}
+
+// receipt returns the value that an outcome assigns to a column for receipts.
+func (t *table) receipt(r *store.RecordColumn) func(*values) any {
+	column := store.ColumnInfo{Integer: r.Max > 0 && t.MustColumn(r.Column).affinity != affinityText, Max: r.Max}
+	clean := func(text string) string { return errortext.Sanitize(text, 0, false) }
+	return func(v *values) any { return columns.ReceiptValue(r, v.outcome, &column, clean) }
 }

@@ -1,6 +1,10 @@
 package storetest
 
 import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -419,5 +423,161 @@ func (s *suite) testReadSettledOpenTxn(t *testing.T) {
 	settled, err := b.store.ReadSettled(b.ctx(t), []store.ClaimRow{{Ref: ref("a", "1"), Txn: txn}})
 	if err != nil || settled[0] {
 		t.Fatalf("the row of an open transaction: settled %v, %v", settled, err)
+	}
+}
+
+// recording returns a suite whose layout has columns for receipts: a text, integers of 4 and 8
+// bytes, and an integer as a text.
+func (s *suite) recording() *suite {
+	s.hasTables = false // they lack the columns
+	r := &suite{harness: s.harness, layout: s.layout}
+	r.layout.Record = []store.RecordColumn{
+		{Receipt: "topic", Column: "Kafka topic"}, {Receipt: "partition", Column: "kafka_partition", Max: math.MaxInt32},
+		{Receipt: "offset", Column: "kafka_offset", Max: math.MaxInt64}, {Receipt: "offset", Column: "offset_text", Max: math.MaxInt64},
+	}
+	return r
+}
+
+// kafkaReceipt returns the receipt of a record.
+func kafkaReceipt(topic, partition, offset string) []store.Receipt {
+	return []store.Receipt{{Name: "partition", Value: partition}, {Name: "topic", Value: topic}, {Name: "offset", Value: offset}}
+}
+
+// testReceipts writes the receipts of 150 rows in one call, which is more than one statement has,
+// with a row that has none and one that has a part.
+func (s *suite) testReceipts(t *testing.T) {
+	b := s.recording().start(t, 0)
+	all := append(rows(150), row("none"), row("part"), row("dead"), row("retried"))
+	b.insert(t, "a", all...)
+	b.insert(t, "b", row("00000"))
+	want := map[string]string{"none": "~,~,~,~", "part": "~,~,7,7", "dead": "~,~,~,~", "retried": "~,~,~,~"}
+	call := []store.Outcome{{Ref: ref("b", "00000"), Status: store.Completed, At: now(), Receipt: kafkaReceipt("other", "1", "2")}}
+	at := now()
+	for i, r := range all {
+		o := store.Outcome{Ref: ref("a", r.ID), Status: store.Completed, At: at}
+		switch r.ID {
+		case "none":
+		case "part":
+			o.Receipt = []store.Receipt{{Name: "offset", Value: "7"}, {Name: "unknown", Value: "x"}}
+		case "dead": // only a delivery has a receipt
+			o.Status, o.Receipt = store.Failed, kafkaReceipt("t", "1", "2")
+		case "retried":
+			o.Status, o.Receipt = store.Pending, kafkaReceipt("t", "1", "2")
+		default:
+			partition, offset := strconv.Itoa(i%3), strconv.Itoa(1<<40+i)
+			o.Receipt = kafkaReceipt("orders", partition, offset)
+			want[r.ID] = "orders," + partition + "," + offset + "," + offset
+		}
+		call = append(call, o)
+	}
+	for i, result := range b.settle(t, call...) {
+		if result != store.Written {
+			t.Errorf("outcome of row %s: got %d, want Written", call[i].ID, result)
+		}
+	}
+	for id, receipt := range want {
+		if got := b.read(t, "a", id); got.Receipt != receipt {
+			t.Errorf("row %s: got %+v, want receipt %s", id, got, receipt)
+		}
+	}
+	if got := b.read(t, "b", "00000"); got.Status != store.Completed || got.Receipt != "other,1,2,2" {
+		t.Errorf("row of the other outbox: got %+v, want receipt other,1,2,2", got)
+	}
+
+	// Beside a row that is missing, a store may write the others in another way.
+	b.insert(t, "b", rows(70)[1:]...)
+	call = []store.Outcome{{Ref: ref("b", "never there"), Status: store.Completed, At: at, Receipt: kafkaReceipt("t", "0", "0")}}
+	for i, r := range rows(70)[1:] {
+		call = append(call, store.Outcome{Ref: ref("b", r.ID), Status: store.Completed, At: at, Receipt: kafkaReceipt("t", "0", strconv.Itoa(i))})
+	}
+	for i, result := range b.settle(t, call...) {
+		if want := fmt.Sprintf("t,0,%d,%d", i-1, i-1); i == 0 && result != store.WasGone || i > 0 && b.read(t, "b", call[i].ID).Receipt != want {
+			t.Errorf("outcome %d beside a missing row: got %d and %+v, want receipt %s", i, result, b.read(t, "b", call[i].ID), want)
+		}
+	}
+
+	// A settled row keeps its receipt: its delivery is the first that was recorded.
+	again := store.Outcome{Ref: ref("a", "part"), Status: store.Completed, At: now(), Receipt: kafkaReceipt("late", "1", "9")}
+	if got := b.settle(t, again); got[0] != store.WasSettled || b.read(t, "a", "part").Receipt != want["part"] {
+		t.Errorf("second outcome: got %d and receipt %s, want WasSettled and %s", got[0], b.read(t, "a", "part").Receipt, want["part"])
+	}
+}
+
+// testHostileReceipts: no value of a receipt keeps a row from becoming COMPLETED, and a delivery
+// without receipts clears those of an earlier one.
+func (s *suite) testHostileReceipts(t *testing.T) {
+	b := s.recording().start(t, 0)
+	_, schemaless := b.db.(Schemaless)
+	const largest = "9223372036854775807"
+	receipts := []struct{ topic, partition, offset, want string }{
+		{`quote ' " \ {NULL} $1 ; --`, "0", "0", `quote ' " \ {NULL} $1 ; --,0,0,0`},
+		{"NULL", "2147483647", largest, "NULL,2147483647," + largest + "," + largest},
+		{"snow ☃ and 𝄞", "no number", "-", "snow ☃ and 𝄞,~,~,-"},
+		{"", "3000000000", "1e3", ",~,~,1e3"},
+		{"a\x00b", "1", "9223372036854775808", "ab,1,~,9223372036854775808"},
+	}
+	if schemaless { // a long is never kept as a text
+		receipts[2].want, receipts[3].want, receipts[4].want = "snow ☃ and 𝄞,~,~,~", ",~,~,~", "ab,1,~,~"
+	}
+	var call []store.Outcome
+	for i, r := range receipts {
+		id := strconv.Itoa(i)
+		b.insert(t, "a", row(id))
+		call = append(call, store.Outcome{Ref: ref("a", id), Status: store.Completed, At: now(), Receipt: kafkaReceipt(r.topic, r.partition, r.offset)})
+	}
+	b.settle(t, call...)
+	for i, r := range receipts {
+		if got := b.read(t, "a", call[i].ID); got.Status != store.Completed || got.Receipt != r.want {
+			t.Errorf("receipt %q: got %+v, want %s", r, got, r.want)
+		}
+	}
+
+	long := store.Outcome{Ref: ref("a", "long"), Status: store.Completed, At: now(), Receipt: kafkaReceipt(strings.Repeat("long ☃", 1<<16), "1", "1")}
+	b.insert(t, "a", row("long"))
+	b.settle(t, long)
+	if got := b.read(t, "a", "long"); got.Status != store.Completed || !strings.HasPrefix(got.Receipt, "long ☃long") {
+		t.Errorf("a long topic: got %s and %.50q", got.Status, got.Receipt)
+	}
+
+	b.db.Set(t, "a", "0", store.Pending, now())
+	b.settle(t, store.Outcome{Ref: ref("a", "0"), Status: store.Completed, At: now()})
+	if got := b.read(t, "a", "0"); got.Receipt != "~,~,~,~" {
+		t.Errorf("delivered again without receipts: got %s, want none", got.Receipt)
+	}
+}
+
+// testReceiptColumns: Check names a column that is missing or too small, with its key.
+func (s *suite) testReceiptColumns(t *testing.T) {
+	r := s.recording()
+	box := r.outbox("a")
+	db := r.setup(t, box)
+	if _, schemaless := db.(Schemaless); schemaless {
+		t.Skip("a field takes values of any type")
+	}
+	for _, tt := range []struct {
+		record store.RecordColumn
+		want   []string
+	}{
+		{store.RecordColumn{Receipt: "topic", Column: "no_such_column"}, []string{"no_such_column (record.topic)"}},
+		{store.RecordColumn{Receipt: "topic", Column: "kafka_offset"}, []string{"kafka_offset (record.topic)", "text"}},
+	} {
+		bad := box
+		bad.Layout.Record = []store.RecordColumn{tt.record}
+		st := db.Store(t, Config{Outboxes: []store.Outbox{bad}})
+		t.Cleanup(st.Close)
+		if err := st.Install(s.ctx(t)); err != nil {
+			t.Fatal(err)
+		}
+		err := st.Check(s.ctx(t))
+		var setup *store.SetupError
+		if !errors.As(err, &setup) || setup.Remedy == "" {
+			t.Errorf("%s: got %v, want a setup error with a remedy", tt.record.Key(), err)
+			continue
+		}
+		for _, part := range tt.want {
+			if !strings.Contains(setup.Problem, part) {
+				t.Errorf("%s: got %q, want %q in it", tt.record.Key(), setup.Problem, part)
+			}
+		}
 	}
 }

@@ -151,6 +151,9 @@ type RowContent struct {
 	// Claimed, Settled and Delivered are the times in the columns of these names, zero if NULL
 	// or without a column.
 	Claimed, Settled, Delivered time.Time
+	// Receipt has the values in the columns of the layout's Record, as texts and joined by
+	// commas. NULL is ~.
+	Receipt string
 }
 
 // callTimeout limits every call of the suite, so that a hanging call fails by name.
@@ -235,6 +238,9 @@ func tests() []test {
 		{"an outcome of an open transaction, spilled and blocking", (*suite).testSettleOpenTxnSpilled, all(keepsState, changesState)},
 		{"a reason of failure", (*suite).testReasons, keepsCodes},
 		{"hostile error texts", (*suite).testErrorTexts, all(keepsErrors, changesState)},
+		{"receipts of deliveries", (*suite).testReceipts, keepsDelivered},
+		{"hostile receipts", (*suite).testHostileReceipts, isWords},
+		{"columns that cannot keep receipts", (*suite).testReceiptColumns, isWords},
 		{"a checkpoint", (*suite).testCheckpoint, isWords},
 		{"a view in order", (*suite).testViewOrder, writesClaims},
 		{"a view of rows that are equal in order-by", (*suite).testTies, all(keepsState, changesState)},

@@ -3,6 +3,7 @@ package flowcatalyst
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -93,7 +94,7 @@ func TestClassifyItemResults(t *testing.T) {
 		res := classifyAnswer(&a, routeOf(t, WireItems), 2, nil)
 		got := res.At(0)
 		got.Reason = 0
-		if got != want {
+		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s is %+v, want %+v", body, got, want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -134,7 +135,7 @@ func TestGone(t *testing.T) {
 		Class: sink.Misconfigured, Reason: store.ReasonBadRequest,
 		Detail: "410 Gone from POST " + r.URL() + ": unsubscribed",
 	}
-	if res.Outcome != want {
+	if !reflect.DeepEqual(res.Outcome, want) {
 		t.Errorf("%+v, want %+v", res.Outcome, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -52,6 +53,9 @@ func UsedColumns(l *store.Layout) []Use {
 	add(c.Claimed, true, true)
 	add(c.Settled, true, true)
 	add(c.Error, true, true)
+	for i := range l.Record {
+		add(l.Record[i].Column, false, true)
+	}
 	return list
 }
 
@@ -151,13 +155,15 @@ const (
 	Error                     // error of the outcome; an empty one leaves the column unchanged
 	Null
 	Zero
-	Blank // the empty string
+	Blank   // the empty string
+	Receipt // value of the delivery's receipt; see ReceiptValue
 )
 
 // Assignment assigns a value to a column.
 type Assignment struct {
 	Column string
 	Value  Value
+	Record int // with Receipt: the index in store.Layout.Record
 }
 
 // list collects assignments to the columns that the layout has.
@@ -165,7 +171,7 @@ type list []Assignment
 
 func (a *list) add(column string, value Value) {
 	if column != "" {
-		*a = append(*a, Assignment{column, value})
+		*a = append(*a, Assignment{Column: column, Value: value})
 	}
 }
 
@@ -233,8 +239,30 @@ func Outcome(l *store.Layout, to store.Status, notNull func(column string) bool)
 	if to != store.Completed {
 		set.add(c.RetryCount, Retries)
 		set.add(c.Error, Error)
+		return set
+	}
+	for i := range l.Record {
+		set = append(set, Assignment{Column: l.Record[i].Column, Value: Receipt, Record: i})
 	}
 	return set
+}
+
+// ReceiptValue returns what an outcome writes into a column of store.Layout.Record: an integer or
+// a text, as the column is. It is nil for NULL: the delivery had no such value, or the column cannot
+// hold it. Such a value must not keep the row from becoming COMPLETED. clean returns a text as the
+// column takes it.
+func ReceiptValue(r *store.RecordColumn, o *store.Outcome, column *store.ColumnInfo, clean func(text string) string) any {
+	text, ok := r.Text(o.Receipt)
+	switch n, err := strconv.ParseInt(text, 10, 64); {
+	case !ok:
+		return nil
+	case !column.Integer:
+		return clean(text)
+	case err != nil || n < 0 || n > min(r.Max, column.Max):
+		return nil
+	default:
+		return n
+	}
 }
 
 // Requeue returns the assignments that make a FAILED row look untried. It clears the claim

@@ -139,15 +139,16 @@ func StateColumns(l *store.Layout) []string {
 	return nil
 }
 
-// NullableTime is a column that must allow NULL, and what NULL means there.
-type NullableTime struct{ Column, Marks string }
+// NullableColumn is a column that must allow NULL, and what NULL means there.
+type NullableColumn struct{ Column, Marks string }
 
-// Nullable returns the times of a layout that are part of the state of a row.
-func Nullable(l *store.Layout) []NullableTime {
-	var list []NullableTime
+// Nullable returns the columns of a layout that must allow NULL: times that are part of the state
+// of a row, and receipts.
+func Nullable(l *store.Layout) []NullableColumn {
+	var list []NullableColumn
 	add := func(column, marks string) {
 		if column != "" {
-			list = append(list, NullableTime{column, marks})
+			list = append(list, NullableColumn{column, marks})
 		}
 	}
 	if l.State == store.StateTimestamps {
@@ -156,6 +157,9 @@ func Nullable(l *store.Layout) []NullableTime {
 	}
 	if l.Lease && l.State != store.StateNone {
 		add(l.Columns.Claimed, "a row without a claim")
+	}
+	for i := range l.Record {
+		add(l.Record[i].Column, "a row without a receipt")
 	}
 	return list
 }

@@ -2,6 +2,7 @@ package finding
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ type Type struct{ Words, SQL string }
 // Dialect is what differs between databases in the remedies for a column.
 type Dialect struct {
 	Time, Integer, Text, JSON, Boolean Type
+	Long                               Type // an integer of 8 bytes
 	Word                               Type // of a status
 	// Retype returns the statement that changes the type of a column, and DropNotNull the one
 	// that makes it nullable.
@@ -59,6 +61,13 @@ func (l *List) AddTypes(t *Table) {
 		l.addWrongType(t, c.Error, t.Text)
 	}
 
+	for i := range t.Layout.Record {
+		r := &t.Layout.Record[i]
+		if c := t.Column(r.Column); !c.Text && (r.Max == 0 || !c.Integer || c.Max < r.Max) {
+			l.addWrongType(t, r.Column, t.receipt(r))
+		}
+	}
+
 	switch t.Layout.State {
 	case store.StateNumbers:
 		l.addNumbers(t)
@@ -70,6 +79,17 @@ func (l *List) AddTypes(t *Table) {
 		}
 	}
 	l.addNotNull(t)
+}
+
+// receipt returns the type of a column that keeps a receipt.
+func (d *Dialect) receipt(r *store.RecordColumn) Type {
+	switch {
+	case r.Max > math.MaxInt32:
+		return d.Long
+	case r.Max > 0:
+		return d.Integer
+	}
+	return d.Text
 }
 
 // addWrongType adds a fault for a column whose type does not fit the layout.
@@ -126,7 +146,7 @@ func (l *List) addWords(t *Table) {
 	}
 }
 
-// addNotNull checks that the times which are part of the state allow NULL.
+// addNotNull checks that the columns in which NULL has a meaning allow it.
 func (l *List) addNotNull(t *Table) {
 	for _, n := range columns.Nullable(&t.Layout) {
 		if t.Column(n.Column).NotNull {
@@ -188,6 +208,9 @@ func (t *Table) AddColumns(missing []string) (statements []string) {
 		default:
 			types[a.Column] = t.Text.SQL
 		}
+	}
+	for i := range t.Layout.Record {
+		types[t.Layout.Record[i].Column] = t.receipt(&t.Layout.Record[i]).SQL
 	}
 	for _, name := range missing {
 		if typ := types[name]; typ != "" {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -310,8 +311,30 @@ func found(t *testing.T, l *store.Layout, doc bson.Raw) storetest.RowContent {
 	default:
 		f.Status = store.Pending
 	}
-
+	f.Receipt = receipt(t, l, doc)
 	return f
+}
+
+// receipt returns the fields for receipts, which must have the type of the receipt.
+func receipt(t *testing.T, l *store.Layout, doc bson.Raw) string {
+	t.Helper()
+	var texts []string
+	for i := range l.Record {
+		r := &l.Record[i]
+		v := field(doc, r.Column)
+		text, isText := v.StringValueOK()
+		n, isLong := v.Int64OK()
+		switch {
+		case v.Type == 0 || v.Type == bson.TypeNull:
+			text = "~"
+		case isLong && r.Max > 0:
+			text = strconv.FormatInt(n, 10)
+		case !isText || r.Max > 0:
+			t.Fatalf("field %s is %s", r.Column, v)
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, ",")
 }
 
 func statusOf[V comparable](values map[store.Status]V, value V) store.Status {

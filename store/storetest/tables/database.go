@@ -213,8 +213,27 @@ func (db *Database) Read(t *testing.T, outbox, id string) storetest.RowContent {
 			t.Fatal(err)
 		}
 	}
-
+	found.Receipt = db.readReceipt(t, o, id)
 	return found
+}
+
+// readReceipt returns the columns for receipts of a row.
+func (db *Database) readReceipt(t *testing.T, o *store.Outbox, id string) string {
+	t.Helper()
+	var texts []string
+	for i := range o.Layout.Record {
+		query := "SELECT " + db.dialect.pick(o.Layout.Record[i].Column, db.dialect.Text, "") + " FROM " + db.dialect.Table(o) +
+			" WHERE " + db.dialect.Ident(o.Layout.Columns.ID) + " = " + db.dialect.Placeholder(1)
+		text := sql.NullString{}
+		if err := db.session.Row(context.Background(), query, []any{id}, &text); err != nil {
+			t.Fatalf("%v, in: %s", err, query)
+		}
+		if !text.Valid {
+			text.String = "~"
+		}
+		texts = append(texts, text.String)
+	}
+	return strings.Join(texts, ",")
 }
 
 func (d *Dialect) parse(t *testing.T, text sql.NullString) time.Time {

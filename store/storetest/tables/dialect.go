@@ -5,6 +5,7 @@ package tables
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -90,11 +91,25 @@ func (d *Dialect) columns(l *store.Layout) (list []string) {
 	add(c.Delivered, types.Delivered)
 	add(c.Failed, types.Failed)
 	add(c.Error, types.Error)
+	for i := range l.Record {
+		add(l.Record[i].Column, receiptType(&l.Record[i]))
+	}
 	for _, name := range l.OrderBy {
 		add(name, types.Order)
 	}
 
 	return list
+}
+
+// receiptType returns the type of a column for a receipt, a text if the name ends with text.
+func receiptType(r *store.RecordColumn) string {
+	switch {
+	case r.Max == 0 || strings.HasSuffix(r.Column, "text"):
+		return "VARCHAR(250)"
+	case r.Max <= math.MaxInt32:
+		return "INTEGER"
+	}
+	return "BIGINT"
 }
 
 // pick returns an expression for a column, or none if the layout lacks it.

@@ -2,6 +2,7 @@ package oauth
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -132,7 +133,7 @@ func TestAttemptWithoutToken(t *testing.T) {
 			},
 		} {
 			d.fail(c.down)
-			if res := s.Attempt(t.Context(), "POST /x", p.request); res.Outcome != c.want.Outcome || res.RetryAfter != c.want.RetryAfter {
+			if res := s.Attempt(t.Context(), "POST /x", p.request); !reflect.DeepEqual(res.Outcome, c.want.Outcome) || res.RetryAfter != c.want.RetryAfter {
 				t.Errorf("%+v, want %+v", res, c.want)
 			}
 			<-time.After(maxPause)
