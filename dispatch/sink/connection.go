@@ -33,6 +33,10 @@ type Connection struct {
 	// is for client ids and the User-Agent.
 	Client string
 
+	// Receipts asks for the receipts of delivered messages, because an outbox records them; see
+	// Outcome. A sink may return none otherwise.
+	Receipts bool
+
 	// References are the texts of addresses and headers that come from a file or a variable.
 	// No detail shows them, even if they are plain words.
 	References []Secret

@@ -110,6 +110,9 @@ type Sink struct {
 
 	// References are the texts of url and headers that come from a file or a variable.
 	References []sink.Secret `yaml:"-"`
+
+	// Receipts is set if an outbox of the sink has record.
+	Receipts bool `yaml:"-"`
 }
 
 // OAuth is the section oauth.
@@ -137,7 +140,7 @@ func defaultSink(d Delivery) Sink {
 func (s *Sink) connection(client string) sink.Connection {
 	return sink.Connection{
 		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile, RequestTimeout: s.RequestTimeout, ErrorDetail: s.ErrorDetail,
-		Senders: s.MaxConcurrentGroups, Client: client, References: s.References,
+		Senders: s.MaxConcurrentGroups, Client: client, Receipts: s.Receipts, References: s.References,
 	}
 }
 

@@ -89,9 +89,6 @@ type Config struct {
 	Token sink.Secret `yaml:"-"`
 	OAuth OAuth       `yaml:"-"`
 
-	// Receipts returns topic, partition and offset of delivered rows.
-	Receipts bool `yaml:"-"`
-
 	event.Settings  `yaml:",inline"`
 	sink.Connection `yaml:"-"`
 }
