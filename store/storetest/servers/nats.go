@@ -70,7 +70,13 @@ func (s *NATSServer) TLS(verify bool) (caFile, certFile, keyFile string) {
 }
 
 // Freeze stops the server's process, and Thaw lets it go on.
-func (s *NATSServer) Freeze() { s.Signal(syscall.SIGSTOP) }
+func (s *NATSServer) Freeze() {
+	s.tb.Helper()
+	s.Signal(syscall.SIGSTOP)
+	if err := awaitStop(s.process.os.Pid); err != nil {
+		s.tb.Error(err)
+	}
+}
 
 // Thaw ends Freeze.
 func (s *NATSServer) Thaw() { s.Signal(syscall.SIGCONT) }

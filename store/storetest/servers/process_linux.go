@@ -3,6 +3,8 @@ package servers
 import (
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // attributes makes a server end when the test's process dies, even without a cleanup, for
@@ -24,3 +26,13 @@ func killedAttributes() *syscall.SysProcAttr {
 
 // deathSignal returns the signal that ends a program at once.
 func deathSignal(attr *syscall.SysProcAttr) syscall.Signal { return attr.Pdeathsig }
+
+// awaitStop waits until a process that was sent SIGSTOP has stopped. Until then it may still
+// answer.
+func awaitStop(pid int) error {
+	for {
+		if err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != unix.EINTR {
+			return err
+		}
+	}
+}
