@@ -141,9 +141,12 @@ func leaves(schema map[string]any, path string) []string {
 	var paths []string
 	if properties, ok := schema["properties"].(map[string]any); ok {
 		for name, s := range properties {
-			paths = append(paths, leaves(s.(map[string]any), strings.TrimPrefix(path+"."+name, "."))...)
+			for _, variant := range variantsOf(schema, name, s.(map[string]any)) {
+				paths = append(paths, leaves(variant, strings.TrimPrefix(path+"."+name, "."))...)
+			}
 		}
-		return paths
+		slices.Sort(paths)
+		return slices.Compact(paths)
 	}
 	if forms, ok := schema["anyOf"].([]any); ok { // one value or a list
 		return leaves(forms[0].(map[string]any), path)
@@ -155,6 +158,21 @@ func leaves(schema map[string]any, path string) []string {
 		return leaves(entries, path+".NAME")
 	}
 	return []string{path}
+}
+
+// variantsOf returns the schemas of a key: s, or those that depend on other keys of its section.
+func variantsOf(section map[string]any, name string, s map[string]any) (all []map[string]any) {
+	choices, _ := section["allOf"].([]any)
+	for _, choice := range choices {
+		then := choice.(map[string]any)["then"].(map[string]any)["properties"].(map[string]any)
+		if variant, ok := then[name].(map[string]any); ok {
+			all = append(all, variant)
+		}
+	}
+	if all == nil {
+		return []map[string]any{s}
+	}
+	return all
 }
 
 func parseSchema(t *testing.T) map[string]any {

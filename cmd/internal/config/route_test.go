@@ -57,8 +57,8 @@ func TestRouteFaults(t *testing.T) {
 			[]string{`relay.yaml:4: outboxes[1].table: the table "a" is also that of outboxes[0].table; two outboxes over one table are not supported`}},
 		{"table in three parts", source + "outboxes:\n  - {table: a.b.c, layout: outbox-messages, sink: platform}\n" + sinks,
 			[]string{`relay.yaml:3: outboxes[0].table: is "a.b.c", must be table or schema.table`}},
-		{"sink of a later version", source + "outboxes:\n  - {table: a, layout: outbox-messages, sink: k}\nsinks:\n  k:\n    type: kafka\n    api-base-url: https://p\n",
-			[]string{"relay.yaml:6: sinks.k.type: is kafka, which this version does not have yet; it must be one of flowcatalyst, webhook"}},
+		{"sink of a later version", source + "outboxes:\n  - {table: a, layout: outbox-messages, sink: k}\nsinks:\n  k:\n    type: camunda\n    api-base-url: https://p\n",
+			[]string{"relay.yaml:6: sinks.k.type: is camunda, which this version does not have yet; it must be one of " + strings.Join(sinkTypeNames(t), ", ")}},
 		{"name of a sink", source + "outboxes:\n  - {table: a, layout: outbox-messages, sink: My Sink}\nsinks:\n  My Sink: {type: flowcatalyst, api-base-url: https://p}\n",
 			[]string{"relay.yaml:5: sinks.My Sink: is not a valid sink name"}},
 		{"sink without type and address", source + "outboxes:\n  - {table: a, layout: outbox-messages, sink: p}\nsinks:\n  p: {}\n",
@@ -201,4 +201,17 @@ func TestSQLite(t *testing.T) {
 	compare(t, faults(t, fmt.Sprintf(tables, "shop.events")),
 		[]string{`relay.yaml:2: flowcatalyst.events-table: is "shop.events", but SQLite has no schemas; name only the table`})
 	load(t, fmt.Sprintf(tables, "main.events"))
+}
+
+// sinkTypeNames returns the types of sinks.
+func sinkTypeNames(t *testing.T) (names []string) {
+	t.Helper()
+	section := parseSchema(t)
+	for _, key := range []string{"properties", "sinks", "additionalProperties", "properties", "type"} {
+		section = section[key].(map[string]any)
+	}
+	for _, name := range section["enum"].([]any) {
+		names = append(names, name.(string))
+	}
+	return names
 }
