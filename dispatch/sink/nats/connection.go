@@ -1,0 +1,246 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/tlsfiles"
+)
+
+const (
+	// dialTimeout bounds the attempt to connect to one server, TLS and login included.
+	dialTimeout = 5 * time.Second
+
+	// reconnectWait is the pause before the same server is tried again.
+	reconnectWait = 250 * time.Millisecond
+
+	// pingInterval is how often an idle connection is checked. After the third ping without an
+	// answer it is made again.
+	pingInterval = 10 * time.Second
+
+	// writeTimeout bounds a write to a server that reads nothing. Meanwhile every sender waits.
+	writeTimeout = 10 * time.Second
+)
+
+// errInbox reports that the user may not subscribe to the subjects of answers.
+var errInbox = errors.New("user may not subscribe to answers; allow subscribe to _INBOX.>")
+
+// errDenied reports that the user may not publish to a subject.
+var errDenied = errors.New("permissions violation for publish")
+
+// link is the connection of a sink, which the first use makes.
+type link struct {
+	connect func() (*session, error)
+
+	mu      sync.Mutex
+	now     *session // nil before the first use
+	attempt *attempt // nil if none is under way
+}
+
+// attempt is an attempt to connect. Its results are set when done is closed.
+type attempt struct {
+	done    chan struct{}
+	session *session
+	err     error
+}
+
+// get returns the session. It connects if there is none, or if the client has given up, for
+// example because the server refused its credentials.
+func (l *link) get(ctx context.Context) (*session, error) {
+	l.mu.Lock()
+	if s := l.now; s != nil && !s.nc.IsClosed() && !s.broken() {
+		l.mu.Unlock()
+		return s, nil
+	}
+	a := l.attempt
+	if a == nil {
+		a = &attempt{done: make(chan struct{})}
+		l.attempt = a
+		go l.try(a, l.now)
+	}
+	l.mu.Unlock()
+
+	select {
+	case <-a.done:
+		return a.session, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// try connects, after it has closed the session before.
+func (l *link) try(a *attempt, before *session) {
+	before.close()
+	a.session, a.err = l.connect()
+	l.mu.Lock()
+	l.now, l.attempt = a.session, nil
+	l.mu.Unlock()
+	close(a.done)
+}
+
+// close ends the connection and waits for its goroutines.
+func (l *link) close() {
+	l.mu.Lock()
+	a := l.attempt
+	l.mu.Unlock()
+	if a != nil {
+		<-a.done
+	}
+	l.now.close()
+}
+
+// session is one connection, which the client makes again if it is lost.
+type session struct {
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	closed chan struct{} // closed when the client has ended
+	failed chan struct{} // closed when the user gets no answers
+
+	mu      sync.Mutex
+	watched map[string]*watch // by subject
+}
+
+// watch tells the senders to a subject that they may not publish to it. The server says so
+// beside the answers, so a request would otherwise wait until it times out.
+type watch struct {
+	senders int
+	denied  chan struct{}
+}
+
+func newSession() *session {
+	return &session{closed: make(chan struct{}), failed: make(chan struct{}), watched: map[string]*watch{}}
+}
+
+// close ends the client. Nothing is drained, because Deliver awaits every answer.
+func (s *session) close() {
+	if s == nil {
+		return
+	}
+	s.nc.Close()
+	<-s.closed
+}
+
+// broken reports whether the session has failed for good.
+func (s *session) broken() bool {
+	select {
+	case <-s.failed:
+		return true
+	default:
+		return false
+	}
+}
+
+// watch returns the watch of a subject for one sender, who calls unwatch.
+func (s *session) watch(subject string) *watch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.watched[subject]
+	if w == nil {
+		w = &watch{denied: make(chan struct{})}
+		s.watched[subject] = w
+	}
+	w.senders++
+	return w
+}
+
+func (s *session) unwatch(subject string, w *watch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.senders--; w.senders == 0 && s.watched[subject] == w {
+		delete(s.watched, subject)
+	}
+}
+
+// onError handles what a server says beside the answers.
+func (s *session) onError(_ *nats.Conn, _ *nats.Subscription, err error) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return // the next request fails too, and has the reason
+	}
+	text := err.Error()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, quoted, ok := strings.Cut(text, `Publish to "`); ok {
+		subject, _, _ := strings.Cut(quoted, `"`)
+		if w := s.watched[subject]; w != nil {
+			close(w.denied)
+			delete(s.watched, subject)
+		}
+		return
+	}
+	if !s.broken() && strings.Contains(text, "Subscription to") {
+		close(s.failed)
+	}
+}
+
+// options returns the settings of the client. An error about a file is a *sink.FileError.
+func options(c *Config) ([]nats.Option, error) {
+	all := []nats.Option{
+		nats.Name(c.Client),
+		nats.Timeout(min(dialTimeout, c.timeout())),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(reconnectWait),
+		nats.ReconnectJitter(reconnectWait, reconnectWait),
+		nats.ReconnectBufSize(-1), // a message that waited here could arrive behind its retry
+		nats.PingInterval(pingInterval),
+		nats.MaxPingsOutstanding(2),
+		nats.FlusherTimeout(writeTimeout),
+	}
+	for key, file := range map[string]string{"creds-file": c.CredsFile, "nkey-file": c.NKeyFile} {
+		if file == "" {
+			continue
+		}
+		if _, err := os.ReadFile(file); err != nil {
+			return nil, &sink.FileError{Key: key, Err: err}
+		}
+	}
+	switch {
+	case c.CredsFile != "":
+		all = append(all, nats.UserCredentials(c.CredsFile))
+	case c.NKeyFile != "":
+		option, err := nats.NkeyOptionFromSeed(c.NKeyFile)
+		if err != nil {
+			return nil, &sink.FileError{Key: "nkey-file", Err: fmt.Errorf("%s contains no NKey seed of a user: %w", c.NKeyFile, err)}
+		}
+		all = append(all, option)
+	case c.User != "":
+		all = append(all, nats.UserInfo(c.User, string(c.Password)))
+	case c.Token != "":
+		all = append(all, nats.Token(string(c.Token)))
+	}
+	if c.CAFile == "" && c.CertFile == "" && !strings.Contains(string(c.URL), "tls://") {
+		return all, nil
+	}
+	config, err := tlsfiles.Config(c.CAFile, c.CertFile, c.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	return append(all, nats.Secure(config)), nil
+}
+
+// connector returns the function that connects.
+func connector(servers []string, all []nats.Option, timeout time.Duration) func() (*session, error) {
+	return func() (*session, error) {
+		s := newSession()
+		own := append(all[:len(all):len(all)], nats.ErrorHandler(s.onError), nats.ClosedHandler(func(*nats.Conn) { close(s.closed) }))
+		var err error
+		if s.nc, err = nats.Connect(strings.Join(servers, ","), own...); err != nil {
+			return nil, err
+		}
+		// The dispatcher bounds the messages in flight, so no further bound may delay them.
+		s.js, err = jetstream.New(s.nc, jetstream.WithPublishAsyncTimeout(timeout), jetstream.WithPublishAsyncMaxPending(1<<30))
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		return s, nil
+	}
+}

@@ -1,0 +1,162 @@
+package nats
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
+)
+
+// maxOpenBatches is how many batches the sink has open at once. A stream refuses the 51st by
+// default (ADR-50), and other clients may have some.
+const maxOpenBatches = 32
+
+// Sink delivers to the streams of one NATS system. Besides the goroutines of the client it runs
+// one while it connects.
+type Sink struct {
+	limits     sink.Limits
+	subject    template.Template
+	stream     template.Template
+	encoder    *event.Encoder
+	idPrefix   string
+	timeout    time.Duration
+	receipts   bool
+	maxBackoff time.Duration
+	atomic     bool // BatchAtomic
+
+	link     link
+	batches  chan struct{} // a token for each open batch
+	answered atomic.Bool   // a stream has acknowledged a message
+	where    string        // the servers, for details
+	redactor func() *redact.Redactor
+}
+
+var (
+	_ sink.Sink   = (*Sink)(nil)
+	_ sink.Prober = (*Sink)(nil)
+)
+
+// New returns a Sink, which connects when it is used. It fails if the configuration is invalid. The
+// error is a *sink.FileError if one of its files is missing or invalid.
+func New(c Config) (*Sink, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	all, err := options(&c)
+	if err != nil {
+		return nil, err
+	}
+	servers, hosts := c.servers(), []string{}
+	for _, server := range servers {
+		u, err := url.Parse(server)
+		if err != nil {
+			return nil, err // not reached: the address is valid
+		}
+		hosts = append(hosts, u.Host)
+	}
+	red := redact.New(c.ErrorDetail == sink.ErrorDetailStatus, string(c.Password), string(c.Token))
+	return &Sink{
+		limits:     c.Limits(""),
+		subject:    template.MustParse(c.Subject),
+		stream:     template.MustParse(c.Stream),
+		encoder:    event.NewEncoder(c.Settings, event.Binding{Prefix: "ce-", ContentType: "Content-Type"}),
+		idPrefix:   c.IDPrefix,
+		timeout:    c.timeout(),
+		receipts:   c.Receipts,
+		maxBackoff: c.MaxBackoff,
+		atomic:     c.Batch == BatchAtomic,
+		link:       link{connect: connector(servers, all, c.timeout())},
+		batches:    make(chan struct{}, maxOpenBatches),
+		where:      strings.Join(hosts, ","),
+		redactor:   func() *redact.Redactor { return red },
+	}, nil
+}
+
+// Close closes the connection. Call it only when no Deliver is running.
+func (s *Sink) Close() { s.link.close() }
+
+// Limits implements sink.Sink, the same for every kind.
+func (s *Sink) Limits(string) sink.Limits { return s.limits }
+
+// Deliver sends the messages of each lane and waits for the answers, for at most the request
+// timeout. A lane stops at its first message that is not stored.
+func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
+	if len(msgs) == 0 {
+		return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	conn, err := s.link.get(ctx)
+	if err != nil {
+		return sink.Result{Outcome: s.noConnection(err)}
+	}
+
+	r := &request{sink: s, conn: conn, items: make([]sink.Outcome, len(msgs))}
+	var runs sync.WaitGroup
+	var single []*pending
+	for first := 0; first < len(msgs); {
+		n := 1
+		for first+n < len(msgs) && msgs[first+n].Lane == msgs[first].Lane {
+			n++
+		}
+		run := r.prepare(msgs[first:first+n], r.items[first:first+n])
+		switch {
+		case len(run) == 1:
+			p, err := r.start(run[0])
+			if err != nil {
+				r.items[first] = s.classify(ctx, conn, run[0].msg.Subject, err)
+				break
+			}
+			single = append(single, p)
+		case len(run) > 1:
+			runs.Go(func() { r.sendRun(ctx, run) })
+		}
+		first += n
+	}
+	for _, p := range single {
+		r.finish(ctx, p)
+	}
+	runs.Wait()
+	return r.result()
+}
+
+// request is one call of Deliver.
+type request struct {
+	sink  *Sink
+	conn  *session
+	items []sink.Outcome
+	sent  atomic.Bool
+}
+
+// result returns the outcomes. A failure of all messages alike is one of the request.
+func (r *request) result() sink.Result {
+	first := r.items[0]
+	res := sink.Result{Items: r.items, Unsent: !r.sent.Load()}
+	if len(r.items) == 1 {
+		res.Outcome, res.Items = first, nil
+		return res
+	}
+	if first.Class != sink.Unavailable && first.Class != sink.Misconfigured {
+		return res
+	}
+	for i := range r.items {
+		if c := r.items[i].Class; c != first.Class && c != sink.NotSent {
+			return res
+		}
+	}
+	res.Outcome, res.Items = first, nil
+	return res
+}
+
+// rejected returns the outcome of a message that can never be sent.
+func (s *Sink) rejected(format string, args ...any) sink.Outcome {
+	return sink.RejectFirst(1, redact.OneLine("not sent: "+fmt.Sprintf(format, args...))).Outcome
+}
