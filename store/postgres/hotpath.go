@@ -86,9 +86,12 @@ func settleManyQuery(t *table) *query {
 	leader, ids := b.leader(), b.ids(t)
 	name, id := TableName(t.Outbox), Ident(t.Layout.Columns.ID)
 	at := func() string { return b.arg("at", "timestamptz") }
+	receipt := func(i int) string {
+		return "(" + t.receiptsArg(b, i) + ")[array_position(" + b.arg("id texts", "text[]") + ", o." + id + "::text)]"
+	}
 	write := "DELETE FROM " + name + " AS o"
 	if !t.Layout.DeleteDelivered {
-		write = "UPDATE " + name + " AS o SET " + t.outcomeAssignments(b, store.Completed, at)
+		write = "UPDATE " + name + " AS o SET " + t.outcomeAssignments(b, store.Completed, at, receipt)
 	}
 	return b.query(
 		"WITH "+leader+",",
@@ -237,6 +240,9 @@ func (p *settlePart) manyStatement(values map[string]any, outcomes []store.Outco
 		ids[k] = outcomes[i].ID
 	}
 	values["ids"], values["at"] = arrayLiteral(ids), p.when
+	if p.bindReceipts(values, outcomes) {
+		values["id texts"] = values["ids"]
+	}
 	return t.completeMany
 }
 

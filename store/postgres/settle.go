@@ -75,7 +75,15 @@ type settleKey struct {
 	when   time.Time // of rows COMPLETED by settleManyQuery, else zero
 }
 
-func (k *settleKey) usesSettleMany() bool { return !k.when.IsZero() }
+// usesSettleMany reports whether settleManyQuery writes the part.
+func (p *settlePart) usesSettleMany() bool {
+	return !p.when.IsZero() && (len(p.table.Layout.Record) == 0 || len(p.at) <= maxReceiptsByPosition)
+}
+
+// maxReceiptsByPosition bounds the rows whose receipts settleManyQuery writes, because it looks
+// through all ids for each row. For 10 rows it is ten times as fast as settleQuery, for 500 slower
+// (measured).
+const maxReceiptsByPosition = 200
 
 // settling is one call of Settle.
 type settling struct {
@@ -227,7 +235,7 @@ func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*s
 			return nil, err
 		}
 		key := settleKey{round: turns[o.Ref], outbox: o.Outbox, status: o.Status}
-		if !skip && o.Status == store.Completed && !t.Layout.LogOnly() && len(t.Layout.Record) == 0 && t.idIsText() {
+		if !skip && o.Status == store.Completed && !t.Layout.LogOnly() && t.idIsText() {
 			key.when = o.At.Truncate(time.Microsecond)
 		}
 		turns[o.Ref]++
@@ -297,11 +305,18 @@ func (p *settlePart) statement(values map[string]any, outcomes []store.Outcome, 
 		}
 		values["numbers"] = arrayLiteral(numbers)
 	}
-	for r := range t.receipts(p.status) {
-		values[receiptParam(r)] = p.receipts(r, outcomes)
-	}
+	p.bindReceipts(values, outcomes)
 
 	return *write, p.readWritten
+}
+
+// bindReceipts sets the parameters for receipts, and reports whether there are any.
+func (p *settlePart) bindReceipts(values map[string]any, outcomes []store.Outcome) bool {
+	all := p.table.receipts(p.status)
+	for i := range all {
+		values[receiptName(i)] = p.receipts(i, outcomes)
+	}
+	return len(all) > 0
 }
 
 // receipts returns the values of a column for receipts, as an array literal.

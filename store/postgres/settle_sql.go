@@ -47,7 +47,7 @@ func (t *table) writeOutcomes(b *builder, to store.Status, skip bool) string {
 		return "DELETE FROM " + name + " AS o USING want w" + where + " RETURNING w.ord"
 	}
 
-	set := t.outcomeAssignments(b, to, func() string { return "w.at" })
+	set := t.outcomeAssignments(b, to, func() string { return "w.at" }, func(i int) string { return "w." + receiptName(i) })
 	if set == "" {
 		return "SELECT w.ord FROM want w, " + name + " AS o" + where
 	}
@@ -76,7 +76,7 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 			add("numbers", t.MustColumn(c.Status).typ, "number")
 		}
 		for i := range t.receipts(to) {
-			add(receiptParam(i), t.MustColumn(t.Layout.Record[i].Column).typ, receiptName(i))
+			params, names = append(params, t.receiptsArg(b, i)), append(names, receiptName(i))
 		}
 	}
 	return "want AS MATERIALIZED (\n  SELECT * FROM unnest(" + strings.Join(params, ", ") +
@@ -84,8 +84,9 @@ func (b *builder) outcomes(t *table, to store.Status) string {
 }
 
 // outcomeAssignments returns the assignments of an outcome. It calls at for the time, and
-// only if the table keeps one: a parameter that no statement names has no type.
-func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string) string {
+// only if the table keeps one: a parameter that no statement names has no type. receipt returns
+// the value of a column for receipts.
+func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string, receipt func(i int) string) string {
 	return columns.SetList(t.Outcome(to), ident, func(a columns.Assignment) string {
 		switch {
 		case a.Value == columns.Time:
@@ -95,7 +96,7 @@ func (t *table) outcomeAssignments(b *builder, to store.Status, at func() string
 		case a.Value == columns.Error:
 			return t.errorValue()
 		case a.Value == columns.Receipt:
-			return "w." + receiptName(a.Record)
+			return receipt(a.Record)
 		case to == store.Failed && t.Layout.State == store.StateNumbers:
 			return "w.number"
 		}
@@ -111,9 +112,13 @@ func (t *table) receipts(to store.Status) []store.RecordColumn {
 	return t.Layout.Record
 }
 
-// receiptName is the name of a receipt in the CTE of outcomes, and receiptParam its parameter.
-func receiptName(i int) string  { return "receipt" + strconv.Itoa(i) }
-func receiptParam(i int) string { return "receipts " + strconv.Itoa(i) }
+// receiptsArg returns the parameter for the values of a column for receipts.
+func (t *table) receiptsArg(b *builder, i int) string {
+	return b.arg(receiptName(i), t.MustColumn(t.Layout.Record[i].Column).typ+"[]")
+}
+
+// receiptName is the name of a receipt in the CTE of outcomes, and of its parameter.
+func receiptName(i int) string { return "receipt" + strconv.Itoa(i) }
 
 // errorValue keeps the row's text if an outcome brings none.
 func (t *table) errorValue() string {

@@ -443,11 +443,11 @@ func kafkaReceipt(topic, partition, offset string) []store.Receipt {
 	return []store.Receipt{{Name: "partition", Value: partition}, {Name: "topic", Value: topic}, {Name: "offset", Value: offset}}
 }
 
-// testReceipts writes the receipts of 150 rows in one call, which is more than one statement has,
+// testReceipts writes the receipts of 250 rows in one call, which is more than one statement has,
 // with a row that has none and one that has a part.
 func (s *suite) testReceipts(t *testing.T) {
 	b := s.recording().start(t, 0)
-	all := append(rows(150), row("none"), row("part"), row("dead"), row("retried"))
+	all := append(rows(250), row("none"), row("part"), row("dead"), row("retried"))
 	b.insert(t, "a", all...)
 	b.insert(t, "b", row("00000"))
 	want := map[string]string{"none": "~,~,~,~", "part": "~,~,7,7", "dead": "~,~,~,~", "retried": "~,~,~,~"}
