@@ -272,9 +272,15 @@ func (w *sinkObserver) StoreFailed(op string, err error) {
 // the database refuses only this row.
 func (w *sinkObserver) Refused(row store.Ref, op string, err error) {
 	w.SinkObserver.Refused(row, op, err)
-	if w.shouldLog(op + " " + row.Outbox + " " + row.ID) {
-		w.relay.log.Warn("row refused by its table; retrying", "sink", w.sink, "outbox", row.Outbox, "id", row.ID, "op", op, "error", err)
+	if !w.shouldLog(op + " " + row.Outbox + " " + row.ID) {
+		return
 	}
+	attrs := []any{"sink", w.sink, "outbox", row.Outbox, "id", row.ID, "op", op, "error", err}
+	if op == dispatch.LateClaim {
+		w.relay.log.Warn("late claim refused by table; outcome follows", attrs...)
+		return
+	}
+	w.relay.log.Warn("row refused by its table; retrying", attrs...)
 }
 
 // maxNamedRefusals is the number of refused rows that the readiness check names.

@@ -2,6 +2,7 @@ package sluicebox
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -220,4 +221,22 @@ func TestSinkWithoutBreakers(t *testing.T) {
 	w.BreakersChanged([]dispatch.OpenBreaker{{LastFailure: sink.Outcome{Class: sink.Unavailable, Detail: "refused"}}})
 	request(sink.Delivered)
 	expect("circuit breaker open: unavailable: refused")
+}
+
+// The log says what becomes of a row whose late claim its table refuses: it is not claimed again.
+func TestRefusedClaimsInTheLog(t *testing.T) {
+	for op, want := range map[string]string{
+		dispatch.LateClaim: `msg="late claim refused by table; outcome follows" sink=p outbox=events id=7 op="late claim" error="no claims"`,
+		dispatch.Claim:     `msg="row refused by its table; retrying" sink=p outbox=events id=7 op=claim error="no claims"`,
+		"COMPLETED":        `msg="row refused by its table; retrying" sink=p outbox=events id=7 op=COMPLETED error="no claims"`,
+	} {
+		var log bytes.Buffer
+		w := &sinkObserver{relay: &Relay{log: slog.New(slog.NewTextHandler(&log, nil))}, sink: "p", SinkObserver: &countingSink{}}
+		for range 2 {
+			w.Refused(store.Ref{Outbox: "events", ID: "7"}, op, errors.New("no claims"))
+		}
+		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, want) {
+			t.Errorf("%s: the log has\n%swant once %q", op, got, want)
+		}
+	}
 }

@@ -103,7 +103,7 @@ type StoreObserver interface {
 	// Vanished: a statement found these rows deleted from their tables, so they are done.
 	Vanished(rows []*store.Item)
 
-	// StoreFailed: a claim or an outcome did not reach the store and will be retried.
+	// StoreFailed: an operation did not reach the store and will be retried.
 	StoreFailed(op string, err error)
 	SpillObserver
 }
@@ -120,10 +120,21 @@ type SpillObserver interface {
 	// UnspillableCleared: no unspillable row is left.
 	UnspillableCleared()
 
-	// Refused: the store refuses the claim or the outcome of this row. It is retried and
-	// listed by Dispatcher.RefusedRows until the store accepts it.
-	Refused(row store.Ref, what string, err error)
+	// Refused: the store refuses an operation of this row: Claim, LateClaim or the status of an
+	// outcome. A LateClaim is not retried, because the row is in flight and its outcome follows.
+	// The others are retried. An outcome is listed by Dispatcher.RefusedRows until the store
+	// accepts it.
+	Refused(row store.Ref, op string, err error)
 }
+
+// Operations that an observer gets, beside the statuses of outcomes.
+const (
+	// Claim claims a row before it is sent.
+	Claim = "claim"
+
+	// LateClaim claims a row whose request is not answered yet; see Options.Late.
+	LateClaim = "late claim"
+)
 
 // Lease reports whether this relay is still the leader.
 type Lease interface {

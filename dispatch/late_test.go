@@ -248,7 +248,7 @@ func TestRefusedLateClaim(t *testing.T) {
 		addFresh(d, &c, items("a", "1", "2"))
 		k.advance(900 * time.Millisecond)
 		k.expect(t, "claims", k.claims, "[[2]]")
-		k.expect(t, "failures", k.failures, "[claim of row 1 of events]")
+		k.expect(t, "failures", k.failures, "[late claim of row 1 of events]")
 		k.set(func() { k.refusedIDs = nil })
 		k.advance(10 * time.Second)
 		k.expect(t, "requests", k.requests, "[[1 2]]")

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -58,13 +59,14 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 			})
 		}
 	}
+	inFlight := len(rows) // from here on
 	for _, rw := range late {
 		rows = append(rows, store.ClaimRow{Ref: rw.Ref, Txn: rw.Txn})
 	}
 	c.rows = rows
 	at := time.Now().Truncate(time.Microsecond) // the precision of every database
 	answers, err := bisectRefused(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
-		_, err = c.d.retry(ctx, "claim", func() (err error) {
+		_, err = c.d.retry(ctx, Claim, func() (err error) {
 			var refused *store.RefusedError // then nothing was written
 			if answers, err = c.d.opt.Store.Claim(ctx, c.d.opt.Epoch, at, rows); err != nil && !errors.As(err, &refused) {
 				for i := range rows {
@@ -75,8 +77,11 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 		})
 		return answers, err
 	}, func(row *store.ClaimRow, err error) store.ClaimAnswer {
-		c.d.obs.Refused(row.Ref, "claim", err)
-		// The lane claims the row again, alone.
+		op := Claim // the lane claims the row again, alone
+		if slices.ContainsFunc(rows[inFlight:], func(late store.ClaimRow) bool { return late.Ref == row.Ref }) {
+			op = LateClaim
+		}
+		c.d.obs.Refused(row.Ref, op, err)
 		return store.ClaimAnswer{Result: store.NotYetVisible, Error: "claim refused by the table: " + shortenError(err.Error())}
 	})
 	if err != nil {

@@ -246,7 +246,7 @@ sluicebox_sink_breaker_open{class="unavailable",sink="platform"} 0
 # HELP sluicebox_bisect_requests_total Requests that bisect a failed batch to isolate the row that caused the failure.
 # TYPE sluicebox_bisect_requests_total counter
 sluicebox_bisect_requests_total{sink="platform"} 1
-# HELP sluicebox_store_failures_total Failed claim and settle operations, including rows refused by their table. Each is retried.
+# HELP sluicebox_store_failures_total Failed claim and settle operations, including rows refused by their table. Each is retried, except late claims.
 # TYPE sluicebox_store_failures_total counter
 sluicebox_store_failures_total{sink="platform"} 1
 `, "sluicebox_claim_rows_total", "sluicebox_delivery_attempts_total", "sluicebox_requests_total", "sluicebox_store_failures_total",

@@ -94,7 +94,7 @@ func newSinkMetrics(m *Metrics, r registrar) *SinkMetrics {
 		retries:       r.counter("retries_total", "Failed delivery attempts that counted against a row and will be retried."),
 		skipped:       r.counters("rows_skipped_total", "Delivered rows that the receiver reported as skipped, by kind.", "kind"),
 		rowsSpilled:   r.counter("rows_spilled_total", "Rows spilled from memory to the relay's own table."),
-		storeFailures: r.counter("store_failures_total", "Failed claim and settle operations, including rows refused by their table. Each is retried."),
+		storeFailures: r.counter("store_failures_total", "Failed claim and settle operations, including rows refused by their table. Each is retried, except late claims."),
 		duration:      r.histogram("request_duration_seconds", "Duration of requests to the sink.", requestBuckets()),
 		commitToAck:   r.histogram("commit_to_ack_seconds", "Time from a row's commit (its capture, if the log has no commit time) until its COMPLETED status was written.", ackBuckets()),
 		breakerOpen:   r.gauges("sink_breaker_open", "Whether a circuit breaker of the sink is open while rows wait (1 = open, only probes are sent), by class of its latest failure.", "class"),
