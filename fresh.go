@@ -22,12 +22,17 @@ const (
 	clockInterval = 5 * time.Second
 	clockValidity = 3 * clockInterval
 
+	// minFlow is how many batches with rows follow each other before a marker is written. The number
+	// doubles up to maxFlow with each marker behind which no row was fresh. So sparse rows, or few
+	// at a time, cost no markers.
+	minFlow, maxFlow = 2, 64
+
 	// clockSlack is how far two clocks may drift apart in clockValidity.
 	clockSlack = 10 * time.Millisecond
 )
 
 // freshness tells how old the rows of the log are at most, whatever the clocks of the server and
-// of this machine show. It writes markers into the log while rows flow. A row behind a marker was
+// of this machine show. It writes markers into the log while rows flow; see minFlow. A row behind a marker was
 // committed after the marker was written, which this machine's clock measures. If commit times are
 // precise, the time between the commits of the marker and of the row counts too, because one clock
 // measured both.
@@ -50,9 +55,14 @@ type freshness struct {
 
 	// The rest belongs to the intake.
 	asked time.Time  // when a marker was asked for
+	used  bool       // a row was fresh since
+	rows  time.Time  // when the last batch with rows came
+	flow  int        // batches with rows that followed each other closely
+	need  int        // the flow from which on markers are asked for; see minFlow
 	full  time.Time  // when the intake last waited for room
 	last  sentMarker // brought back by the log; zero before the first
 	when  time.Time  // the commit time of last; zero if it is not precise
+	whole int        // the latest markers whose commit times have whole seconds
 }
 
 // sentMarker is a marker and the time just before it was written.
@@ -63,7 +73,7 @@ type sentMarker struct {
 }
 
 func newFreshness(epoch store.Epoch, source markWriter, allowed func() bool) *freshness {
-	return &freshness{source: source, epoch: epoch, allowed: allowed, wanted: make(chan struct{}, 1)}
+	return &freshness{source: source, epoch: epoch, allowed: allowed, need: minFlow, wanted: make(chan struct{}, 1)}
 }
 
 // freshUntil returns until when the rows of a batch may be sent before they are claimed; zero if
@@ -81,6 +91,7 @@ func (f *freshness) freshUntil(b *capture.Batch, now time.Time) time.Time {
 		at = byClock
 	}
 	if until := at.Add(maxFreshAge); until.After(now) {
+		f.used = true
 		return until
 	}
 	return time.Time{}
@@ -107,16 +118,32 @@ func (f *freshness) byClock(b *capture.Batch, now time.Time) time.Time {
 	return at
 }
 
-// ask asks run for a marker if the last one is too old.
+// ask asks run for a marker if the last one is too old, and if rows follow each other so closely
+// that the marker saves claims.
 func (f *freshness) ask(now time.Time) {
-	interval := markInterval
+	near, interval := clockInterval, markInterval
+	if f.whole > 1 {
+		near = markInterval
+	}
+	if now.Sub(f.rows) > near {
+		f.flow = 0
+	}
+	f.rows = now
+	f.flow++
 	if !f.when.IsZero() && f.last.connections == f.connections.Load() {
 		interval = clockInterval
 	}
-	if now.Sub(f.asked) < interval {
+	if f.flow < f.need || now.Sub(f.asked) < interval {
 		return
 	}
-	f.asked = now
+
+	switch {
+	case f.used:
+		f.need = minFlow
+	case !f.asked.IsZero():
+		f.need = min(2*f.need, maxFlow)
+	}
+	f.asked, f.used = now, false
 	select {
 	case f.wanted <- struct{}{}:
 	default:
@@ -131,8 +158,13 @@ func (f *freshness) onMarker(token string, committed time.Time) {
 		return
 	}
 	f.last, f.when = *sent, committed
-	imprecise := committed.Nanosecond() == 0 // or a precise clock at a full second: the next marker tells
-	if imprecise || sent.at.Before(f.full) {
+	if committed.Nanosecond() == 0 { // or a precise clock at a full second: the next marker tells
+		f.whole++
+		f.when = time.Time{}
+	} else {
+		f.whole = 0
+	}
+	if sent.at.Before(f.full) {
 		f.when = time.Time{}
 	}
 }

@@ -62,10 +62,17 @@ func (f *freshness) row(c *serverClock, age time.Duration) time.Duration {
 	return time.Until(until)
 }
 
+// flows takes new rows that ask for a marker.
+func (f *freshness) flows(c *serverClock) {
+	for range minFlow {
+		f.row(c, 0)
+	}
+}
+
 // mark brings a marker back after some time. It was committed when it was written.
 func (f *freshness) mark(t *testing.T, log *markedLog, c *serverClock, took time.Duration) {
 	t.Helper()
-	f.row(c, 0) // asks for it
+	f.flows(c)
 	synctest.Wait()
 	select {
 	case token := <-log.tokens:
@@ -82,6 +89,7 @@ func (f *freshness) mark(t *testing.T, log *markedLog, c *serverClock, took time
 func TestNoRowIsFreshBeforeTheMarker(t *testing.T) {
 	runFreshness(t, func(f *freshness, log *markedLog) {
 		var c serverClock
+		f.flows(&c)
 		if left := f.row(&c, 0); left != 0 {
 			t.Errorf("before the marker: fresh for %s, want 0", left)
 		}
@@ -161,7 +169,7 @@ func TestMarkerBeforeAWait(t *testing.T) {
 			runFreshness(t, func(f *freshness, log *markedLog) {
 				c := serverClock{}
 				time.Sleep(123456 * time.Microsecond)
-				f.row(&c, 0)
+				f.flows(&c)
 				token, committed := <-log.tokens, c.at(0)
 				time.Sleep(time.Second)
 				spoil(f)
@@ -208,7 +216,7 @@ func TestMarkersOfFreshRows(t *testing.T) {
 		}
 		failure := errors.New("read-only")
 		log.err.Store(&failure)
-		f.row(&c, 0)
+		f.flows(&c)
 		time.Sleep(time.Second)
 		log.err.Store(nil)
 		for range 100 { // ten seconds
@@ -233,4 +241,54 @@ func TestMarkersOfFreshRows(t *testing.T) {
 			t.Errorf("%d markers in a minute, want one each %s", n, clockInterval)
 		}
 	})
+}
+
+// Rows that come seldom cost no marker, because it would save no claim. Of rows that come a few at
+// a time, a marker behind which no row was fresh is not repeated for long.
+func TestSparseRowsCostNoMarkers(t *testing.T) {
+	for name, c := range map[string]struct {
+		tick    time.Duration
+		gap     time.Duration // between the rows of a burst
+		burst   int
+		pause   time.Duration
+		markers int // at most, for a thousand rows
+		fresh   int // at least
+	}{
+		"a row in 20 s":                        {0, 20 * time.Second, 1, 0, 0, 0},
+		"a row in 6 s":                         {0, 6 * time.Second, 1, 0, 0, 0},
+		"pairs of rows":                        {0, time.Second, 2, time.Minute, 2, 0},
+		"bursts of five rows":                  {0, time.Second, 5, time.Minute, 250, 500},
+		"a row in 4 s":                         {0, 4 * time.Second, 1, 0, 501, 990},
+		"a row a second":                       {0, time.Second, 1, 0, 201, 990},
+		"whole seconds, a row a second":        {time.Second, time.Second, 1, 0, 8, 0},
+		"whole seconds, three rows a second":   {time.Second, 333 * time.Millisecond, 1, 0, 501, 990},
+		"whole seconds, rows in bursts of two": {time.Second, 100 * time.Millisecond, 2, 30 * time.Second, 3, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runFreshness(t, func(f *freshness, log *markedLog) {
+				clock := serverClock{tick: c.tick}
+				time.Sleep(123456 * time.Microsecond)
+				markers, fresh := 0, 0
+				for n := range 1000 {
+					if f.row(&clock, 0) > 0 {
+						fresh++
+					}
+					synctest.Wait()
+					select {
+					case token := <-log.tokens:
+						markers++
+						f.onMarker(token, clock.at(0))
+					default:
+					}
+					time.Sleep(c.gap)
+					if (n+1)%c.burst == 0 {
+						time.Sleep(c.pause)
+					}
+				}
+				if markers > c.markers || fresh < c.fresh || markers > fresh+6 {
+					t.Errorf("%d markers for 1000 rows, %d of which were fresh; want at most %d, and at least %d", markers, fresh, c.markers, c.fresh)
+				}
+			})
+		})
+	}
 }
