@@ -17,8 +17,9 @@ const (
 	// ClaimsOn: before the row is sent.
 	ClaimsOn ClaimsMode = "on"
 
-	// ClaimsLate: a row that the log has just brought is claimed only if its request is not
-	// answered soon; see Options.LateClaims.
+	// ClaimsLate: a row that the log has just brought is sent at once, and claimed only if its
+	// request is not answered soon. All other rows are claimed before they are sent. Where this
+	// is unsafe ClaimsOn is in force; see ReadClaims.
 	ClaimsLate ClaimsMode = "late"
 
 	// ClaimsOff: never; see store.Layout.Unclaimed.
@@ -52,7 +53,7 @@ func (o *Options) ReadClaims(ctx context.Context, st store.CommitWaiter, polling
 	switch {
 	case o.neverClaims():
 		return ClaimsStatus{ClaimsOff, configuredMode}, nil
-	case !o.LateClaims:
+	case o.Claims == ClaimsOn:
 		return ClaimsStatus{ClaimsOn, configuredMode}, nil
 	case o.TakeoverTimeout > 0:
 		return notLate("another processor works on the tables (takeover timeout)"), nil

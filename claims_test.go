@@ -38,8 +38,8 @@ func (f *fakeStandbys) CommitsWait(ctx context.Context) (string, error) {
 }
 
 func TestClaimsInForce(t *testing.T) {
-	late := testOptions()
-	late.LateClaims = true
+	late, on := testOptions(), testOptions()
+	late.Claims, on.Claims = ClaimsLate, ClaimsOn
 	shared := late
 	shared.TakeoverTimeout = time.Minute
 	off := testOptions()
@@ -48,7 +48,7 @@ func TestClaimsInForce(t *testing.T) {
 	some := late
 	some.Outboxes = []Outbox{off.Outboxes[0], late.Outboxes[1]}
 	offLate := off
-	offLate.LateClaims = true
+	offLate.Claims = ClaimsLate
 	for _, c := range []struct {
 		name    string
 		o       Options
@@ -59,7 +59,8 @@ func TestClaimsInForce(t *testing.T) {
 		reads   int
 	}{
 		{"as configured", late, false, &fakeStandbys{}, ClaimsLate, configuredMode, 1},
-		{"by default", testOptions(), false, &fakeStandbys{setting: "x = 1"}, ClaimsOn, configuredMode, 0},
+		{"by default", testOptions(), false, &fakeStandbys{}, ClaimsLate, configuredMode, 1},
+		{"on", on, false, &fakeStandbys{setting: "x = 1"}, ClaimsOn, configuredMode, 0},
 		{"no claims", off, false, &fakeStandbys{}, ClaimsOff, configuredMode, 0},
 		{"no claims, and late", offLate, false, &fakeStandbys{}, ClaimsOff, configuredMode, 0},
 		{"claims in one of two tables", some, false, &fakeStandbys{}, ClaimsLate, configuredMode, 1},
@@ -80,7 +81,7 @@ func TestClaimsInForce(t *testing.T) {
 func TestClaimsFollowTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, logged := testOptions(), &bytes.Buffer{}
-		o.LateClaims, o.Logger = true, slog.New(slog.NewTextHandler(logged, nil))
+		o.Logger = slog.New(slog.NewTextHandler(logged, nil))
 		r, err := New(o)
 		if err != nil {
 			t.Fatal(err)

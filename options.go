@@ -43,10 +43,9 @@ type Options struct {
 	// PROCESSING that this relay did not claim is claimed at once.
 	TakeoverTimeout time.Duration
 
-	// LateClaims sends rows that the log has just brought before they are claimed. The claim
-	// follows only for a request that is not answered soon. All other rows are claimed first.
-	// The relay claims every row first while LateClaims would be unsafe; see ReadClaims.
-	LateClaims bool
+	// Claims says when a row is claimed. "" is ClaimsLate. For ClaimsOff set
+	// store.Layout.Unclaimed of each outbox instead.
+	Claims ClaimsMode
 
 	// MaxHold is the log in bytes that the database may retain for undelivered rows. Above
 	// it, or above half of the server's own limit, rows are spilled. 0 is 1 GiB.
@@ -148,6 +147,7 @@ func (o Options) withDefaults() Options {
 	o.Name = cmp.Or(o.Name, defaultName)
 	o.Holder = cmp.Or(o.Holder, holderName())
 	o.Mode = cmp.Or(o.Mode, ModeAuto)
+	o.Claims = cmp.Or(o.Claims, ClaimsLate)
 	o.Poll.Interval = cmp.Or(o.Poll.Interval, defaultPollInterval)
 	o.Poll.BatchSize = cmp.Or(o.Poll.BatchSize, defaultPollBatchSize)
 	o.Poll.Backoff = cmp.Or(o.Poll.Backoff, poll.DefaultBackoff())
@@ -178,6 +178,9 @@ func (o *Options) validate() error {
 	}
 	if !slices.Contains([]Mode{ModeAuto, ModeStream, ModePoll}, o.Mode) {
 		fault("mode is %q, must be auto, stream or poll", o.Mode)
+	}
+	if o.Claims != ClaimsOn && o.Claims != ClaimsLate {
+		fault("claims is %q, must be on or late; for off set Layout.Unclaimed of each outbox", o.Claims)
 	}
 	for i := range o.Outboxes {
 		if _, known := o.Sinks[o.Outboxes[i].Sink]; !known {

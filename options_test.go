@@ -19,7 +19,7 @@ func TestDefaultsOfOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := &r.opt
-	if o.Name != "sluicebox" || o.Mode != ModeAuto || o.MaxHold != 1<<30 || o.MaxKept != 10<<30 || o.SweepInterval != time.Minute ||
+	if o.Name != "sluicebox" || o.Mode != ModeAuto || o.Claims != ClaimsLate || o.MaxHold != 1<<30 || o.MaxKept != 10<<30 || o.SweepInterval != time.Minute ||
 		o.Poll != (PollOptions{time.Second, 500, poll.DefaultBackoff()}) ||
 		o.Sinks["near"].Dispatch != dispatch.DefaultConfig() || o.Sinks["near"].RequestTimeout != 30*time.Second {
 		t.Errorf("%+v", o)
@@ -49,7 +49,7 @@ func TestLogOnlyOutboxesOfASink(t *testing.T) {
 // New reports every fault of the options at once, as an error that no restart fixes.
 func TestFaultsOfOptions(t *testing.T) {
 	_, err := New(Options{
-		Name: "Shop!", Mode: "push",
+		Name: "Shop!", Mode: "push", Claims: ClaimsOff,
 		Outboxes: []Outbox{{store.Outbox{Name: "orders", Table: "orders", Layout: store.OutboxMessages()}, "far"}},
 		Sinks:    map[string]Sink{"near": {}},
 	})
@@ -57,7 +57,7 @@ func TestFaultsOfOptions(t *testing.T) {
 	if !errors.As(err, &setup) {
 		t.Fatalf("got %v, want a SetupError", err)
 	}
-	for _, want := range []string{"Shop!", "database: none", `mode is "push"`, `outbox orders: unknown sink "far"`, "sink near: set Sink, or Open and Limits"} {
+	for _, want := range []string{"Shop!", "database: none", `mode is "push"`, `claims is "off", must be on or late; for off set Layout.Unclaimed`, `outbox orders: unknown sink "far"`, "sink near: set Sink, or Open and Limits"} {
 		if !strings.Contains(setup.Problem, want) {
 			t.Errorf("no %q in\n%s", want, setup.Problem)
 		}

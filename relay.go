@@ -206,7 +206,7 @@ func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispat
 	in.claimsDetectSettled, in.logOnly = r.claimsDetectSettled(), r.opt.logOnly("")
 	in.spillEnabled = true
 	tasks := []func(context.Context) error{pruning.run, sweep.run, controller.Run, r.watchClaims}
-	if r.opt.LateClaims || r.opt.neverClaims() {
+	if r.opt.Claims == ClaimsLate || r.opt.neverClaims() {
 		in.fresh = newFreshness(epoch, src, r.mayGoUnclaimed)
 		tasks = append(tasks, in.fresh.run)
 	}

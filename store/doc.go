@@ -8,8 +8,8 @@
 // business data. A [Layout] maps such a table onto an [Item]: it names the columns with the
 // id, the kind, the message group and the payload, and how the table stores a row's state.
 //
-// A row goes PENDING → PROCESSING → COMPLETED or FAILED. [Claimer] moves rows to
-// PROCESSING, [Settler] writes outcomes. A row is settled when COMPLETED or FAILED is
+// A row goes PENDING → COMPLETED or FAILED, or by way of PROCESSING if it is claimed. [Claimer]
+// moves rows to PROCESSING, [Settler] writes outcomes. A row is settled when COMPLETED or FAILED is
 // durably written, or when it is deleted in layouts that delete delivered rows.
 //
 // # Without claims

@@ -26,14 +26,14 @@ func TestMongoKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "", func(s *mongoScene) {
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
-		kills, inFlight := crashes(s.t, 3), 0
+		kills, inFlight, arrivals := crashes(s.t, 3), 0, unsettledArrivals(s.to, s.open)
 		r := s.run()
 		for kill := range kills {
 			wait, end := s.write(busy(false)), time.After(round)
 			<-time.After(time.Duration(rand.Int64N(int64(round)))) // at random
 			r.kill()
 			s.disconnected()
-			inFlight += s.processing()
+			inFlight += arrivals()
 			r = start(s.t, s.config)
 			<-end
 			s.shuffled(kill + 1)

@@ -61,34 +61,78 @@ func lateScripts(groups int) []script {
 
 // The relay is killed at random moments, including its start, under eight writers. Their
 // commit order differs from the created_at order. All rows arrive, first arrivals in the
-// commit order of each group. Only rows that were in flight at a kill arrive again.
+// commit order of each group. Only rows that were in flight at a kill arrive again: sent, and
+// not COMPLETED.
 func TestKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
-		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
-		kills, inFlight := crashes(s.t, 3), 0
-		r := s.run()
-		for range kills {
-			wait := write(s.t, s.database, load{seconds: int(round / time.Second), clients: 8, rate: tempo(300), scripts: lateScripts(50)})
-			<-time.After(time.Duration(rand.Int64N(int64(round * 2 / 3)))) // at random
-			r.kill()
-			s.disconnected()
-			inFlight += s.processing()
-			r = start(s.t, s.config)
-			wait()
+		if unclaimed := killedUnderLoad(s, unsettledArrivals(s.to, s.open)); unclaimed <= 0 {
+			s.t.Error("no row was sent before it was claimed: the test is inconclusive")
 		}
-		rows, again := s.expectAll()
-		if again > inFlight {
-			s.t.Errorf("%d rows arrived again, %d were in flight at the kills", again, inFlight)
-		}
-		reordered := s.reordered()
-		if reordered == 0 {
-			s.t.Error("no row is out of created_at order: the test is inconclusive")
-		}
-		s.t.Logf("%d rows under %d kills, first arrivals in order; %d were created before one that committed earlier; %d in flight at the kills, %d arrived again",
-			rows, kills, reordered, inFlight, again)
-		expectStop(s.t, r)
 	})
+}
+
+// The same if every row is claimed before it is sent. Rows in flight are PROCESSING.
+func TestKilledUnderLoadWithClaims(t *testing.T) {
+	t.Parallel()
+	eachKind(t, withClaims, func(s *scene) { killedUnderLoad(s, s.processing) })
+}
+
+// killedUnderLoad kills relays under load. inFlight counts the rows in flight after a kill. It
+// returns how many rows were sent before they were claimed, at least.
+func killedUnderLoad(s *scene, inFlight func() int) (unclaimed float64) {
+	s.t.Helper()
+	s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
+	kills, inFlightAtKills := crashes(s.t, 3), 0
+	r := s.run()
+	for range kills {
+		wait := write(s.t, s.database, load{seconds: int(round / time.Second), clients: 8, rate: tempo(300), scripts: lateScripts(50)})
+		after := time.Duration(rand.Int64N(int64(round * 2 / 3))) // at random
+		<-time.After(after)
+		if after > round/6 { // its admin API answers
+			unclaimed += r.unclaimed()
+		}
+		r.kill()
+		s.disconnected()
+		inFlightAtKills += inFlight()
+		r = start(s.t, s.config)
+		wait()
+	}
+	rows, again := s.expectAll()
+	if again > inFlightAtKills {
+		s.t.Errorf("%d rows arrived again, %d were in flight at the kills", again, inFlightAtKills)
+	}
+	reordered := s.reordered()
+	if reordered == 0 {
+		s.t.Error("no row is out of created_at order: the test is inconclusive")
+	}
+	unclaimed += r.unclaimed()
+	s.t.Logf("%d rows under %d kills, first arrivals in order; %d were created before one that committed earlier; at least %.0f unclaimed; %d in flight at the kills, %d arrived again",
+		rows, kills, reordered, unclaimed, inFlightAtKills, again)
+	expectStop(s.t, r)
+	return unclaimed
+}
+
+// unclaimed returns how many rows were settled without a claim, at least.
+func (r *relay) unclaimed() float64 {
+	r.t.Helper()
+	return r.metric(`sluicebox_rows_settled_total{sink="flowcatalyst",status="COMPLETED"}`) - r.metric(`sluicebox_claim_rows_total{result="claimed"}`)
+}
+
+// unsettledArrivals returns a function that counts rows that have arrived and are open, each row
+// once.
+func unsettledArrivals(to *sinktest.Receiver, open func() map[string]bool) func() int {
+	counted := map[string]bool{}
+	return func() (n int) {
+		now := open()
+		for _, it := range to.Log() {
+			if now[it.ID] && !counted[it.ID] {
+				n++
+				counted[it.ID] = true
+			}
+		}
+		return n
+	}
 }
 
 // disconnected waits until the server has noticed that a killed relay is gone. Its last

@@ -12,6 +12,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -168,6 +169,29 @@ func (s *mongoScene) read(ask func(ctx context.Context) error) {
 func (s *mongoScene) rows() int {
 	s.t.Helper()
 	return s.count(bson.M{}, seedCollections()...)
+}
+
+// open returns the ids of the documents that are not COMPLETED.
+func (s *mongoScene) open() map[string]bool {
+	s.t.Helper()
+	ids := map[string]bool{}
+	for _, collection := range seedCollections() {
+		s.read(func(ctx context.Context) error {
+			cursor, err := s.db.Collection(collection).Find(ctx, bson.M{"status": bson.M{"$ne": "COMPLETED"}}, options.Find().SetProjection(bson.M{"_id": 1}))
+			if err != nil {
+				return err
+			}
+			var documents []struct {
+				ID string `bson:"_id"`
+			}
+			err = cursor.All(ctx, &documents)
+			for _, d := range documents {
+				ids[d.ID] = true
+			}
+			return err
+		})
+	}
+	return ids
 }
 
 // processing counts the documents in PROCESSING.

@@ -2,7 +2,6 @@ package blackbox
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -48,7 +47,7 @@ func hangTimeout() time.Duration { return 200*time.Millisecond + slack()/4 }
 // deleted in the meantime, it is not sent.
 func TestLateClaims(t *testing.T) {
 	t.Parallel()
-	eachKind(t, withLateClaims, func(s *scene) {
+	eachKind(t, "", func(s *scene) {
 		s.exec(s.kind.writes)
 		r := s.run()
 		n := s.warm(1)
@@ -75,7 +74,7 @@ func TestLateClaims(t *testing.T) {
 // The same on MongoDB.
 func TestMongoLateClaims(t *testing.T) {
 	t.Parallel()
-	aMongo(t, withLateClaims, func(s *mongoScene) {
+	aMongo(t, "", func(s *mongoScene) {
 		events := s.db.Collection("outbox_events")
 		insert := func(id string) {
 			s.t.Helper()
@@ -138,7 +137,7 @@ func TestLateClaimsOfAReadOnlyDatabase(t *testing.T) {
 			return []string{fmt.Sprintf("SET GLOBAL super_read_only = %v", on), fmt.Sprintf("SET GLOBAL read_only = %v", on)}
 		}
 		database, _ := h.start(t, nil)
-		s := sceneIn(t, h, database, "dispatch: {claims: late, max-concurrent-groups: 4, api-batch-size: 1}\n")
+		s := sceneIn(t, h, database, "dispatch: {max-concurrent-groups: 4, api-batch-size: 1}\n")
 		s.exec(s.kind.writes)
 		r := s.run()
 		n := s.warm(1)
@@ -183,67 +182,6 @@ func quiet(t testing.TB, to *sinktest.Receiver) {
 	})
 }
 
-// TestKilledUnderLoad with late claims. Rows that arrive again were in flight at a kill: sent, and
-// not COMPLETED.
-func TestKilledUnderLoadWithLateClaims(t *testing.T) {
-	t.Parallel()
-	eachKind(t, withLateClaims, func(s *scene) {
-		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
-		kills, inFlight := crashes(s.t, 3), 0
-		unclaimed := 0.0
-		open := map[string]bool{}
-		r := s.run()
-		for range kills {
-			wait := write(s.t, s.database, load{seconds: int(round / time.Second), clients: 8, rate: tempo(300), scripts: lateScripts(50)})
-			<-time.After(round/6 + time.Duration(rand.Int64N(int64(round/2)))) // at random
-			unclaimed += r.metric(`sluicebox_rows_settled_total{sink="flowcatalyst",status="COMPLETED"}`) - r.metric(`sluicebox_claim_rows_total{result="claimed"}`)
-			r.kill()
-			s.disconnected()
-			stillOpen := s.open()
-			for _, it := range s.to.Log() {
-				if stillOpen[it.ID] && !open[it.ID] {
-					inFlight++
-					open[it.ID] = true
-				}
-			}
-			r = start(s.t, s.config)
-			wait()
-		}
-		rows, again := s.expectAll()
-		if again > inFlight {
-			s.t.Errorf("%d rows arrived again, %d were in flight at the kills", again, inFlight)
-		}
-		if unclaimed <= 0 {
-			s.t.Error("no row was sent before it was claimed: the test is inconclusive")
-		}
-		s.t.Logf("%d rows under %d kills, first arrivals in order; at least %.0f unclaimed; %d in flight at the kills, %d arrived again", rows, kills, unclaimed, inFlight, again)
-		expectStop(s.t, r)
-	})
-}
-
-// TestTwoRelays with late claims. An audit of all writes shows that no row was written again after
-// its outcome: rows that arrive again were not COMPLETED when another relay took over.
-func TestTwoRelaysWithLateClaims(t *testing.T) {
-	t.Parallel()
-	eachKind(t, withLateClaims, func(s *scene) {
-		twoRelays(s, func(tr *relayGroup, takeovers, again int) {
-			if most := 40 * takeovers; again > most { // ten senders, with few rows in each request
-				s.t.Errorf("%d rows arrived again in %d takeovers, want at most %d", again, takeovers, most)
-			}
-			if wrong := none(s.t, s.conn, "rows were written after they were COMPLETED", `SELECT count(*) FROM (
-				SELECT lag(status) OVER (PARTITION BY what, id ORDER BY n) AS was FROM audit WHERE id IS NOT NULL) w WHERE was = 'COMPLETED'`); wrong != "" {
-				s.t.Error(wrong)
-			}
-			once := count(s.t, s.conn, "SELECT count(*) FROM (SELECT 1 FROM audit WHERE id IS NOT NULL GROUP BY what, id HAVING count(*) = 1) w")
-			if once == 0 {
-				s.t.Error("no row was written once: the test is inconclusive")
-			}
-			tr.check()
-			s.t.Logf("%d rows were written once", once)
-		})
-	})
-}
-
 // SQLite with late claims: each row arrives once and in order, and most are written once.
 func TestLateClaimsOnSQLite(t *testing.T) {
 	t.Parallel()
@@ -252,7 +190,7 @@ func TestLateClaimsOnSQLite(t *testing.T) {
 	run(t, db, `CREATE TABLE writes (id, status)`)
 	run(t, db, `CREATE TRIGGER note AFTER UPDATE ON outbox_events BEGIN INSERT INTO writes VALUES (NEW.id, NEW.status); END`)
 	to := sinktest.NewReceiver(t)
-	r := start(t, preset(source, to.URL(), withLateClaims))
+	r := start(t, preset(source, to.URL(), ""))
 	r.waitFor("source connected")
 	for i := 1; i <= rows; i += 3 {
 		insertNumbered(t, db, i, i+2)

@@ -59,7 +59,7 @@ func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 // sends their rows.
 func TestStopAfterALostLock(t *testing.T) {
 	t.Parallel()
-	aPostgres(t, "dispatch: {request-timeout: 10m}\n", func(s *scene) {
+	aPostgres(t, "dispatch: {request-timeout: 10m, claims: on}\n", func(s *scene) {
 		r := s.run()
 		reached := make(chan struct{}, 10)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer {

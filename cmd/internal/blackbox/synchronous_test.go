@@ -11,7 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-const withLateClaims = "dispatch: {claims: late}\n"
+// withClaims claims every row before it is sent.
+const withClaims = "dispatch: {claims: on}\n"
 
 // expectClaims waits until a claims mode is in force, and expects the reason in the status, in
 // the metric, and in doctor's output.
@@ -100,7 +101,7 @@ func (s *scene) unsafeRows(database string) func() []string {
 	}
 }
 
-// With claims: late, rows are claimed first while commits wait for a synchronous standby. The
+// Rows are claimed first while commits wait for a synchronous standby. The
 // standby has each row that arrives. While the standby is down, the log has the rows of waiting
 // commits and none is sent. A change of the setting needs no restart of the relay.
 func TestLateClaimsBehindAStandby(t *testing.T) {
@@ -108,7 +109,7 @@ func TestLateClaimsBehindAStandby(t *testing.T) {
 	aVersion(t, func(t *testing.T, version int) {
 		// The standby shows a row before the commit ends, so that a query there finds it.
 		primary := servers.Start(t, version, map[string]string{"synchronous_commit": "remote_apply"})
-		s := sceneIn(t, postgresHost(version), primary.URL, withLateClaims)
+		s := sceneIn(t, postgresHost(version), primary.URL, "")
 		standby := servers.Standby(t, primary, nil)
 		set := func(names string) {
 			servers.Exec(t, primary.URL, "ALTER SYSTEM SET synchronous_standby_names = '"+names+"'", "SELECT pg_reload_conf()")
@@ -161,7 +162,7 @@ func TestLateClaimsBehindAReplica(t *testing.T) {
 			t.Run(point, func(t *testing.T) {
 				t.Parallel()
 				database, _ := h.start(t, nil)
-				s := sceneIn(t, h, database, withLateClaims)
+				s := sceneIn(t, h, database, "")
 				name := "rpl_semi_sync_master_"
 				if h.name == "mysql" {
 					name = "rpl_semi_sync_source_"

@@ -142,8 +142,12 @@ func (s *Sink) nats(client string) destination {
 func (c *Config) Relay(agent string) (sluicebox.Options, error) {
 	db, err := c.database()
 	s := &c.Settings
+	claims := sluicebox.ClaimsMode(s.Dispatch.Claims)
+	if claims == sluicebox.ClaimsOff {
+		claims = "" // the layouts say it
+	}
 	o := sluicebox.Options{
-		Name: s.Name, Database: db, Mode: sluicebox.Mode(s.Source.Mode), TakeoverTimeout: c.takeoverTimeout(), LateClaims: s.Dispatch.Claims == claimsLate,
+		Name: s.Name, Database: db, Mode: sluicebox.Mode(s.Source.Mode), TakeoverTimeout: c.takeoverTimeout(), Claims: claims,
 		Poll:    sluicebox.PollOptions{Interval: s.Source.PollInterval, BatchSize: s.Source.PollBatchSize, Backoff: s.Source.PollBackoff},
 		MaxHold: int64(s.Checkpoint.MaxHold), MaxKept: int64(s.Checkpoint.MaxKept), SweepInterval: s.Checkpoint.SweepInterval,
 		Sinks: c.relaySinks(agent),

@@ -61,7 +61,7 @@ func TestDefaults(t *testing.T) {
 	d := s.Dispatch
 	if d.APIBatchSize != 100 || d.MaxConcurrentGroups != 10 || d.BufferRows != 10000 || d.BufferBytes != 64<<20 ||
 		d.MaxRetries != 3 || d.Backoff.Initial != 200*time.Millisecond || d.Backoff.Max != 30*time.Second ||
-		d.RequestTimeout != 30*time.Second || d.ProcessingTimeoutSeconds != 300 || d.Takeover != "at-once" || d.Claims != "on" {
+		d.RequestTimeout != 30*time.Second || d.ProcessingTimeoutSeconds != 300 || d.Takeover != "at-once" || d.Claims != "late" {
 		t.Errorf("dispatch defaults: %+v", d)
 	}
 	if s.Checkpoint.MaxHold != 1<<30 || s.Checkpoint.MaxKept != 10<<30 || s.Checkpoint.SweepInterval != time.Minute {

@@ -52,7 +52,7 @@ type Dispatch struct {
 	ProcessingTimeoutSeconds int           `yaml:"processing-timeout-seconds" doc:"With takeover timeout: the age in seconds at which the relay claims a row that another processor left in PROCESSING. That processor has its own timeout for the relay's rows."`
 	TakeoverWait             time.Duration `yaml:"takeover-wait" doc:"The wait before a new leader sends its first row, for receivers that cannot detect a late duplicate: for example 30s, the request-timeout. Each start of a relay waits as well."`
 	Takeover                 string        `yaml:"takeover" doc:"When to claim a row left in PROCESSING by another processor: at-once, or timeout if another processor still works on the tables." enum:"at-once,timeout"`
-	Claims                   string        `yaml:"claims" doc:"Whether to write PROCESSING into a row before it is sent. late writes it before sending only into rows that have waited, and later into rows whose request is not answered within 100ms; see operating.md, Late claims. off never writes it, but all rows in flight at a change of leader are sent again, and a row cancelled in the table is still sent." enum:"on,late,off"`
+	Claims                   string        `yaml:"claims" doc:"When to write PROCESSING into a row. late: before a row is sent that has waited for more than a second, and for any other row only if its request is not answered within 100ms. The relay uses on where late is unsafe, for example with takeover: timeout or a synchronous standby; see operating.md, Late claims. on: before each row is sent. off: never, but all rows in flight at a change of leader are sent again, and a row cancelled in the table is still sent." enum:"late,on,off"`
 }
 
 // Delivery are the keys that dispatch has for all sinks and that a sink may override.
@@ -62,12 +62,8 @@ type Delivery struct {
 	RequestTimeout time.Duration `yaml:"request-timeout" doc:"The timeout of a request."`
 }
 
-// Values of dispatch.claims beside on: claimsOff disables the writing of claims, claimsLate
-// delays it.
-const (
-	claimsOff  = "off"
-	claimsLate = "late"
-)
+// claimsOff is the value of dispatch.claims that disables the writing of claims.
+const claimsOff = "off"
 
 // Checkpoint is the section checkpoint.
 type Checkpoint struct {
@@ -105,7 +101,7 @@ func Default() Settings {
 			Delivery:                 Delivery{Config: dispatch.DefaultConfig(), RequestTimeout: 30 * time.Second},
 			ProcessingTimeoutSeconds: 300,
 			Takeover:                 "at-once",
-			Claims:                   "on",
+			Claims:                   "late",
 		},
 		Checkpoint: Checkpoint{MaxHold: 1 << 30, MaxKept: 10 << 30, SweepInterval: time.Minute},
 		Admin:      Admin{Listen: "127.0.0.1:8090"},
