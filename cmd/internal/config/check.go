@@ -48,7 +48,7 @@ func (k *checker) checkConditions(path string, v reflect.Value) {
 		c, is, _ := f.unmetCondition(v, fields)
 		for _, other := range key[1:] {
 			if also, _, _ := other.unmetCondition(v, fields); also.key == c.key && also.not == c.not {
-				c.values = slices.Concat(c.values, also.values)
+				c.values = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.values, also.values))))
 			}
 		}
 		switch {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
+	"github.com/sluicebox/sluicebox/dispatch/sink/logfile"
 	"github.com/sluicebox/sluicebox/dispatch/sink/nats"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 )
@@ -13,6 +14,7 @@ import (
 const (
 	SinkFlowCatalyst = "flowcatalyst"
 	SinkWebhook      = "webhook"
+	SinkLog          = "log"
 	SinkNATS         = "nats"
 )
 
@@ -85,13 +87,14 @@ func sinkTypes() map[string]sinkType {
 	return map[string]sinkType{
 		SinkFlowCatalyst: {nil, (*Sink).flowCatalyst, (*checker).requireFlowCatalyst},
 		SinkWebhook:      {(*Sink).setWebhookDefaults, (*Sink).webhook, (*checker).requireWebhook},
+		SinkLog:          typeOf(func(s *Sink) *logfile.Config { return &s.Log }, logfile.DefaultConfig, logfile.New),
 		SinkNATS:         {(*Sink).setNATSDefaults, (*Sink).nats, nil},
 	}
 }
 
 // Sink is one entry of sinks. Its keys depend on its type.
 type Sink struct {
-	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, an HTTP endpoint (webhook), or a broker or a file by its name." enum:"sinks" later:"kafka,rabbitmq,redis,log,camunda"`
+	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, an HTTP endpoint (webhook), or a broker or a file by its name." enum:"sinks" later:"kafka,rabbitmq,redis,camunda"`
 
 	Wire       flowcatalyst.Wire `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: items for a sink with rows of an outbox-messages table, else array." enum:"array,items" only:"type=flowcatalyst"`
 	APIBaseURL URL               `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]." only:"type=flowcatalyst"`
@@ -100,7 +103,8 @@ type Sink struct {
 	MaxRequestBytes Size           `yaml:"max-request-bytes" doc:"The largest payload to send, for example 1MiB; a larger one is rejected. 0B: no limit." only:"type=webhook"`
 	UserAgent       string         `yaml:"user-agent" doc:"The User-Agent of the requests. Empty: sluicebox and its version." only:"type=webhook"`
 
-	NATS nats.Config `yaml:",inline" only:"type=nats"`
+	Log  logfile.Config `yaml:",inline" only:"type=log"`
+	NATS nats.Config    `yaml:",inline" only:"type=nats"`
 
 	Token sink.Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}." only:"type=flowcatalyst|webhook"`
 	OAuth *OAuth      `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token." only:"type=flowcatalyst|webhook"`
