@@ -15,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
+	"github.com/sluicebox/sluicebox/dispatch/sink/kafka"
 	"github.com/sluicebox/sluicebox/dispatch/sink/nats"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 	"github.com/sluicebox/sluicebox/store"
@@ -118,6 +119,14 @@ func (s *Sink) webhook(client string) destination {
 	c := s.webhookConfig()
 	c.UserAgent = cmp.Or(c.UserAgent, client)
 	return destinationOf(&c, webhook.New)
+}
+
+// kafka returns the destination of a Kafka sink.
+func (s *Sink) kafka(client string) destination {
+	c := s.Kafka
+	c.Connect(s.connection(client))
+	c.Token, c.OAuth, c.MaxRequestBytes = s.Token, s.oauth(), int(s.MaxRequestBytes)
+	return destinationOf(&c, kafka.New)
 }
 
 // setWebhookDefaults sets the defaults of a webhook's keys.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
+	"github.com/sluicebox/sluicebox/dispatch/sink/kafka"
 	"github.com/sluicebox/sluicebox/dispatch/sink/logfile"
 	"github.com/sluicebox/sluicebox/dispatch/sink/nats"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
@@ -14,6 +15,7 @@ import (
 const (
 	SinkFlowCatalyst = "flowcatalyst"
 	SinkWebhook      = "webhook"
+	SinkKafka        = "kafka"
 	SinkLog          = "log"
 	SinkNATS         = "nats"
 )
@@ -87,6 +89,7 @@ func sinkTypes() map[string]sinkType {
 	return map[string]sinkType{
 		SinkFlowCatalyst: {nil, (*Sink).flowCatalyst, (*checker).requireFlowCatalyst},
 		SinkWebhook:      {(*Sink).setWebhookDefaults, (*Sink).webhook, (*checker).requireWebhook},
+		SinkKafka:        {func(s *Sink) { s.Kafka = kafka.DefaultConfig() }, (*Sink).kafka, nil},
 		SinkLog:          typeOf(func(s *Sink) *logfile.Config { return &s.Log }, logfile.DefaultConfig, logfile.New),
 		SinkNATS:         {(*Sink).setNATSDefaults, (*Sink).nats, nil},
 	}
@@ -94,20 +97,21 @@ func sinkTypes() map[string]sinkType {
 
 // Sink is one entry of sinks. Its keys depend on its type.
 type Sink struct {
-	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, an HTTP endpoint (webhook), or a broker or a file by its name." enum:"sinks" later:"kafka,rabbitmq,redis,camunda"`
+	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, an HTTP endpoint (webhook), or a broker or a file by its name." enum:"sinks" later:"rabbitmq,redis,camunda"`
 
 	Wire       flowcatalyst.Wire `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: items for a sink with rows of an outbox-messages table, else array." enum:"array,items" only:"type=flowcatalyst"`
 	APIBaseURL URL               `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]." only:"type=flowcatalyst"`
 
 	Webhook         webhook.Config `yaml:",inline" only:"type=webhook"`
-	MaxRequestBytes Size           `yaml:"max-request-bytes" doc:"The largest payload to send, for example 1MiB; a larger one is rejected. 0B: no limit." only:"type=webhook"`
+	Kafka           kafka.Config   `yaml:",inline" only:"type=kafka"`
+	MaxRequestBytes Size           `yaml:"max-request-bytes" doc:"The largest payload to send, for example 1MiB; a larger one is rejected. 0B: no limit. For kafka, the largest record, and 0B: the topic's max.message.bytes." only:"type=webhook|kafka"`
 	UserAgent       string         `yaml:"user-agent" doc:"The User-Agent of the requests. Empty: sluicebox and its version." only:"type=webhook"`
 
 	Log  logfile.Config `yaml:",inline" only:"type=log"`
 	NATS nats.Config    `yaml:",inline" only:"type=nats"`
 
-	Token sink.Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}." only:"type=flowcatalyst|webhook"`
-	OAuth *OAuth      `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token." only:"type=flowcatalyst|webhook"`
+	Token sink.Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}." only:"type=flowcatalyst|webhook|kafka"`
+	OAuth *OAuth      `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token." only:"type=flowcatalyst|webhook|kafka"`
 
 	CAFile   string `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the destination, instead of the system's." only:"type!=log"`
 	CertFile string `yaml:"cert-file" doc:"PEM file of the client certificate to show to the destination, followed by its issuers." only:"type!=log"`

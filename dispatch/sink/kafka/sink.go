@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -42,7 +43,11 @@ func New(c Config) (*Sink, error) {
 	c = c.withDefaults()
 	s := &Sink{cfg: c, topicOf: template.MustParse(c.Topic)}
 	s.events = event.NewEncoder(c.Settings, event.Binding{Prefix: "ce_", ContentType: "content-type"})
-	red := redact.New(false, append(c.Secrets(), string(c.SASL.Password), string(c.SASL.Session), string(c.Token), string(c.OAuth.ClientSecret))...)
+	secrets := append(c.Secrets(), string(c.SASL.Password), string(c.SASL.Session), string(c.Token), string(c.OAuth.ClientSecret))
+	for _, reference := range c.References {
+		secrets = append(secrets, redact.ReferenceSecrets(string(reference))...)
+	}
+	red := redact.New(false, secrets...)
 	s.redactor = func() *redact.Redactor { return red }
 	var err error
 	if s.compressor, err = kgo.DefaultCompressor(c.Compression.codec()); err != nil {
@@ -175,7 +180,22 @@ func (r *record) setKey(key Key, m *sink.Message) {
 	}
 }
 
+// Names of the values of a receipt.
+const (
+	receiptTopic     = "topic"
+	receiptPartition = "partition"
+	receiptOffset    = "offset"
+)
+
 // delivered returns the outcome of a stored row.
 func (s *Sink) delivered(t *topic, partition int32, offset int64) sink.Outcome {
-	return sink.Outcome{Class: sink.Delivered}
+	out := sink.Outcome{Class: sink.Delivered}
+	if s.cfg.Receipts {
+		out.Receipt = []sink.Receipt{
+			{Name: receiptTopic, Value: t.name},
+			{Name: receiptPartition, Value: strconv.Itoa(int(partition))},
+			{Name: receiptOffset, Value: strconv.FormatInt(offset, 10)},
+		}
+	}
+	return out
 }
