@@ -94,6 +94,7 @@ func (k *checker) check(s *Settings) {
 	k.expandPreset(s)
 	k.setDefaultWires(s)
 	k.setDefaultSenders(s)
+	s.setReceipts()
 	k.checkSinks(s.Sinks)
 	k.checkOutboxes(s)
 	k.checkRowFields(s)

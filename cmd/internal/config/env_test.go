@@ -188,7 +188,7 @@ func parseSchema(t *testing.T) map[string]any {
 func TestEveryKeyHasAVariable(t *testing.T) {
 	const entries = source + `
 outboxes:
-  - {table: a, layout: outbox-messages, sink: name, order-by: [b], columns: {attributes: [c]}}
+  - {table: a, layout: outbox-messages, sink: name, order-by: [b], columns: {attributes: [c]}, record: {name: d}}
 sinks:
   name: {type: flowcatalyst, api-base-url: "https://p", headers: {name: c}, secrets: [d], metadata-headers: [kind], allow-hosts: [e]}
 `

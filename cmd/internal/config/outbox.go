@@ -47,6 +47,10 @@ type Outbox struct {
 	DeleteDelivered bool          `yaml:"delete-delivered" doc:"Delete delivered rows instead of marking them." only:"layout=custom"`
 	TextTimes       bool          `yaml:"text-times" doc:"MongoDB: times are RFC 3339 text, not dates." only:"layout=custom"`
 
+	Record map[string]string `yaml:"record" doc:"Columns that keep what the destination answered to the delivery, in the statement that writes the state: {topic: kafka_topic, partition: kafka_partition, offset: kafka_offset}. Kafka answers with topic, partition and offset, NATS with stream and sequence, Redis with stream and id. See [layouts.md](layouts.md#receipts). Not for a table whose delivered rows are unchanged or deleted."`
+
+	// sinkType is the type of the sink, "" if there is no such sink.
+	sinkType string
 	// kindInLane is set if the sink handles each kind in its own way, as FlowCatalyst does.
 	kindInLane bool
 }
@@ -102,7 +106,9 @@ func layoutNames(include func(*layouts.Preset) bool) []string {
 // name stands for some layout; the decoder has reported it.
 func (o *Outbox) storeLayout(documents bool) store.Layout {
 	if o.Layout == layoutCustom {
-		return o.customLayout()
+		l := o.customLayout()
+		l.Record = o.recordColumns()
+		return l
 	}
 	p, _ := layouts.Named(o.Layout)
 	l := cmp.Or(p.Layout(documents), p.Layout(!documents))
@@ -113,6 +119,7 @@ func (o *Outbox) storeLayout(documents bool) store.Layout {
 	if len(o.OrderBy) > 0 {
 		l.OrderBy = o.OrderBy
 	}
+	l.Record = o.recordColumns()
 	return *l
 }
 
@@ -240,7 +247,8 @@ func (k *checker) checkLayout(path string, o *Outbox, documents, timed bool) {
 	}
 	k.checkDocumentKeys(path, o, documents)
 	k.checkClaimTime(path, o, &l, timed)
-	if o.Layout != layoutCustom && len(o.OrderBy) == 0 && reflect.ValueOf(o.Columns).IsZero() {
+	k.checkRecord(path+".record", o)
+	if o.Layout != layoutCustom && len(o.OrderBy) == 0 && len(o.Record) == 0 && reflect.ValueOf(o.Columns).IsZero() {
 		return
 	}
 	if o.GroupPath != "" && k.hasNoProblem(path+".group-path") {

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -288,5 +289,67 @@ func TestVariablesOfLayouts(t *testing.T) {
 		if len(got) == 0 || !strings.HasPrefix(got[0], want) {
 			t.Errorf("%s: got %q, want %q", variable, got, want)
 		}
+	}
+}
+
+// recording is the start of a configuration with columns for receipts. Cases append the keys of the
+// outbox.
+const recording = source + `sinks:
+  js: {type: nats, url: nats://n1, subject: orders}
+  hooks: {type: webhook, url: https://hooks.example/x}
+outboxes:
+- table: orders
+  kind: order
+`
+
+func TestRecordFaults(t *testing.T) {
+	const (
+		flow = "  layout: flowcatalyst\n  sink: js\n"
+		none = "  sink: js\n  layout: custom\n  columns: {id: id, payload: body}\n  state: none\n"
+	)
+	for _, tt := range []struct {
+		name, keys string
+		want       []string
+	}{
+		{"a misspelt receipt", flow + "  record: {stream: s, sequense: n}\n", []string{
+			"relay.yaml:10: outboxes[0].record.sequense: is no receipt of a sink of type nats; those are stream, sequence; did you mean sequence?"}},
+		{"a receipt of another broker", flow + "  record:\n    partition: p\n    offset: o\n", []string{
+			"relay.yaml:11: outboxes[0].record.partition: is no receipt of a sink of type nats; those are stream, sequence",
+			"relay.yaml:12: outboxes[0].record.offset: is no receipt of a sink of type nats; those are stream, sequence"}},
+		{"no column", flow + "  record: {stream: ''}\n", []string{"relay.yaml:10: outboxes[0].record.stream: is not set; name the column"}},
+		{"a column that is none", flow + "  record: {stream: ' s'}\n", []string{
+			`relay.yaml:10: outboxes[0].record.stream: is " s", must be the column's name in its exact spelling`}},
+		{"the column of the state", flow + "  record: {stream: status}\n", []string{
+			`relay.yaml:10: outboxes[0].record.stream: is column "status", which columns.status is too`}},
+		{"one column twice", flow + "  record:\n    stream: r\n    sequence: r\n", []string{
+			`relay.yaml:12: outboxes[0].record.sequence: is column "r", which record.stream is too`}},
+		{"a sink without receipts", "  layout: flowcatalyst\n  sink: hooks\n  record: {stream: s}\n", []string{
+			"relay.yaml:10: outboxes[0].record: does not apply: a sink of type webhook returns no receipts; remove it"}},
+		{"no such sink", "  layout: flowcatalyst\n  sink: none\n  record: {stream: s}\n", []string{
+			"relay.yaml:9: outboxes[0].sink: is none, but there is no such sink"}},
+		{"no state", none + "  record: {stream: s}\n", []string{
+			"relay.yaml:12: outboxes[0].record: needs a state in the table: with state none the relay writes nothing into a row; remove it"}},
+		{"deleted rows", "  sink: js\n  layout: custom\n  columns: {id: id, payload: body, delivered: sent}\n  state: timestamps\n  delete-delivered: true\n  record: {stream: s}\n", []string{
+			"relay.yaml:13: outboxes[0].record: does not apply: layout custom deletes a delivered row"}},
+		{"messages", strings.Replace(none, "  sink", "  name: m\n  message-prefix: m\n  sink", 1) + "  record: {stream: s}\n", []string{
+			"|stands beside table", "|record: needs a state in the table"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) { compare(t, faults(t, recording+tt.keys), tt.want) })
+	}
+}
+
+// TestComposeRecord: the layout has the columns with the types of their receipts, and only the sink
+// of the outbox is asked for receipts.
+func TestComposeRecord(t *testing.T) {
+	cfg := load(t, recording+"  layout: flowcatalyst\n  sink: js\n  record: {sequence: n, stream: s}\n- {table: plain, layout: flowcatalyst, kind: order, sink: hooks}\n")
+	want := []store.RecordColumn{{Receipt: "stream", Column: "s"}, {Receipt: "sequence", Column: "n", Max: math.MaxInt64}}
+	if boxes := cfg.Outboxes(); !reflect.DeepEqual(boxes[0].Layout.Record, want) || boxes[1].Layout.Record != nil {
+		t.Errorf("columns: got %+v and %+v, want %+v and none", boxes[0].Layout.Record, boxes[1].Layout.Record, want)
+	}
+	if js, hooks := cfg.Settings.Sinks["js"], cfg.Settings.Sinks["hooks"]; !js.Receipts || hooks.Receipts {
+		t.Errorf("asked for receipts: js %t, hooks %t; want only js", js.Receipts, hooks.Receipts)
+	}
+	if err := store.ValidateOutboxes(cfg.Outboxes(), 0); err != nil {
+		t.Error(err)
 	}
 }

@@ -191,7 +191,8 @@ func (k *checker) checkOutboxes(s *Settings) {
 				k.requireUnique(names, path+".name", o.Name, i, "the name", "give one of them another name")
 			}
 		}
-		o.kindInLane = s.Sinks[o.Sink].Type == SinkFlowCatalyst
+		o.sinkType = s.Sinks[o.Sink].Type
+		o.kindInLane = o.sinkType == SinkFlowCatalyst
 		k.checkConditions(path, reflect.ValueOf(*o))
 		if k.requireValue(path+".layout", o.Layout, "write the name of a layout, or layout: custom with the table's own columns") {
 			k.checkLayout(path, o, s.Source.URL.documents(), s.Dispatch.Takeover == "timeout")

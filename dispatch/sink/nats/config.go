@@ -64,9 +64,6 @@ type Config struct {
 	event.Settings  `yaml:",inline"`
 	sink.Connection `yaml:"-"`
 
-	// Receipts asks for the receipts stream and sequence of delivered messages.
-	Receipts bool `yaml:"-"`
-
 	// MaxBackoff is the longest pause before a retry, with which Probe compares the duplicate
 	// window of the stream. 0 leaves that out.
 	MaxBackoff time.Duration `yaml:"-"`

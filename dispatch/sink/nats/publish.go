@@ -167,7 +167,11 @@ func (r *request) finish(ctx context.Context, p *pending) {
 
 // delivered returns the outcome of a stored message.
 func (s *Sink) delivered(stream string, sequence uint64) sink.Outcome {
-	return sink.Outcome{Class: sink.Delivered}
+	out := sink.Outcome{Class: sink.Delivered}
+	if s.receipts {
+		out.Receipt = []sink.Receipt{{Name: "stream", Value: stream}, {Name: "sequence", Value: strconv.FormatUint(sequence, 10)}}
+	}
+	return out
 }
 
 // sendRun sends several messages of a lane as one batch.
