@@ -290,7 +290,7 @@ func (e *Endpoints) Split(req *Request) (all []*Request) {
 // message returns the sink's message of a row, without what belongs to an attempt.
 func (rw *Row) message() sink.Message {
 	return sink.Message{
-		ID: rw.ID, Kind: rw.OwnKind(), Group: rw.Group,
+		Outbox: rw.Outbox, ID: rw.ID, Kind: rw.OwnKind(), Group: rw.Group,
 		Payload: rw.Payload, Attributes: rw.Attributes, Committed: rw.Committed,
 	}
 }

@@ -1,8 +1,9 @@
 // Package nats delivers rows to streams of NATS JetStream.
 //
 // Each row is one message. It is delivered once the stream's leader has acknowledged it. The id
-// of the row is its Nats-Msg-Id, so a stream drops a repetition within its duplicate window. A
-// replay sends a row under another Nats-Msg-Id, because a dropped message would not be replayed.
+// of the row, behind the name of its outbox, is its Nats-Msg-Id, so a stream drops a repetition within
+// its duplicate window. A replay sends a row under another Nats-Msg-Id, because a dropped message
+// would not be replayed.
 //
 // # Order
 //

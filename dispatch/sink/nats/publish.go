@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/ascii"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
 )
 
@@ -84,11 +85,21 @@ func (s *Sink) encode(m *sink.Message) (msg *nats.Msg, reason string) {
 	if stream != "" {
 		msg.Header[jetstream.ExpectedStreamHeader] = []string{stream}
 	}
+	msg.Header[jetstream.MsgIDHeader] = []string{msgID(m, id)}
+	return msg, ""
+}
+
+// msgID returns the Nats-Msg-Id of a row with this id for receivers. The outbox is part of it,
+// because a stream drops a message whose Nats-Msg-Id it has: the row 1 of another table would be
+// lost.
+func msgID(m *sink.Message, id string) string {
+	if m.Outbox != "" {
+		id = m.Outbox + "/" + id
+	}
 	if m.Replay != "" {
 		id += "/" + m.Replay
 	}
-	msg.Header[jetstream.MsgIDHeader] = []string{id}
-	return msg, ""
+	return ascii.PercentEncode(id, "")
 }
 
 // tooLarge returns the reason why a server would refuse a message by its size, "" if none.

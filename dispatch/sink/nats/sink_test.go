@@ -154,6 +154,18 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// Rows of two outboxes with the same id are two messages.
+func TestOneIDInTwoOutboxes(t *testing.T) {
+	b := startBroker(t, servers.NATS, nil)
+	s := newSink(t, b.config())
+	for _, outbox := range []string{"a", "b", "a", "b"} {
+		msgs := run(0, 0)
+		msgs[0].Outbox = outbox
+		want(t, s, msgs, sink.Delivered)
+	}
+	wantStored(t, b, []string{"a/0", "b/0"})
+}
+
 // A consumer gets the row as the format says.
 func TestMessage(t *testing.T) {
 	b := startBroker(t, servers.NATS, nil)
