@@ -34,6 +34,12 @@ const (
 	batchHeaderBytes = 128
 )
 
+// Names of the values of a receipt.
+const (
+	receiptStream   = "stream"
+	receiptSequence = "sequence" // of the message in the stream
+)
+
 // outgoing is a message on its way, and the place of its outcome.
 type outgoing struct {
 	msg *nats.Msg
@@ -180,7 +186,10 @@ func (r *request) finish(ctx context.Context, p *pending) {
 func (s *Sink) delivered(stream string, sequence uint64) sink.Outcome {
 	out := sink.Outcome{Class: sink.Delivered}
 	if s.receipts {
-		out.Receipt = []sink.Receipt{{Name: "stream", Value: stream}, {Name: "sequence", Value: strconv.FormatUint(sequence, 10)}}
+		out.Receipt = []sink.Receipt{
+			{Name: receiptStream, Value: stream},
+			{Name: receiptSequence, Value: strconv.FormatUint(sequence, 10)},
+		}
 	}
 	return out
 }

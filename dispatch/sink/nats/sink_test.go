@@ -190,6 +190,37 @@ func TestMessage(t *testing.T) {
 	}
 }
 
+// A receipt names the place of each message, also of one that the stream has already.
+func TestReceipts(t *testing.T) {
+	b := startBroker(t, servers.NATS, nil)
+	for _, batch := range []nats.Batch{nats.BatchNone, nats.BatchAtomic} {
+		c := b.config()
+		c.Batch, c.Receipts = batch, true
+		msgs := run(0, 0)
+		if batch == nats.BatchAtomic {
+			msgs = run(0, 4) // the first is a repetition
+		}
+		for range 2 {
+			res := want(t, newSink(t, c), msgs, sink.Delivered)
+			for i := range msgs {
+				wanted := []sink.Receipt{{Name: "stream", Value: "ORDERS"}, {Name: "sequence", Value: fmt.Sprint(i + 1)}}
+				if got := res.At(i).Receipt; !slices.Equal(got, wanted) {
+					t.Errorf("%s: message %d has the receipt %v, want %v", batch, i, got, wanted)
+				}
+			}
+		}
+		fresh := run(10, 12)
+		if batch == nats.BatchAtomic {
+			res := want(t, newSink(t, c), fresh, sink.Delivered)
+			for i := range fresh {
+				if got := res.At(i).Receipt[1].Value; got != fmt.Sprint(6+i) {
+					t.Errorf("message %d of a batch has the sequence %s, want %d", i, got, 6+i)
+				}
+			}
+		}
+	}
+}
+
 // Each way to log in works.
 func TestCredentials(t *testing.T) {
 	user, err := nkeys.CreateUser()
