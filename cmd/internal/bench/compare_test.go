@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
 // configFile writes a configuration.
@@ -47,7 +49,7 @@ sinks:
 	if err := b.checkRelayFile(); err != nil {
 		t.Error(err)
 	}
-	s := b.relaySettings(&benchDatabase{name: "sluicebox_bench_1", layout: layoutWords, table: outboxOf(layoutWords)}, "127.0.0.1:1", "http://127.0.0.1:2")
+	s := b.relaySettings(&benchDatabase{name: "sluicebox_bench_1", layout: layoutWords, table: outboxOf(layoutWords)}, "127.0.0.1:1", &receiver{sink: config.Sink{Type: config.SinkFlowCatalyst, APIBaseURL: "http://127.0.0.1:2"}})
 	sink := s.Sinks[receiverSink]
 	if s.Dispatch.MaxRetries != 7 || s.Dispatch.Claims != "off" || s.Source.Mode != "poll" || s.Source.PollInterval != 2*time.Second ||
 		s.Checkpoint.SweepInterval != 5*time.Minute || sink.MaxConcurrentGroups != 20 || sink.MaxRetries != 7 || b.opts.Senders != 20 || b.opts.Batch != 100 {

@@ -25,6 +25,12 @@
 // With --compare, a scenario runs its relay with two configurations in turns, without a floor.
 // A configuration may be that of a real relay: relayconfig.go says which keys it keeps.
 //
+// # Brokers
+//
+// With --sink, each turn has a new topic of a broker instead of an HTTP receiver; see package
+// brokers. The floor then sends with the broker's own client, as the relay does, and the benchmark
+// reads the topic. The latency ends when the reader has the message.
+//
 // # Peers
 //
 // Scenario peer measures another program beside the relay. The program reads the configuration

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/bench/brokers"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
@@ -29,6 +30,8 @@ type Options struct {
 	Senders  int           `placeholder:"N" help:"The relay's max-concurrent-groups. Default: 10, slow-receiver 64."`
 	Batch    int           `placeholder:"N" help:"The relay's api-batch-size. Default: 100, slow-receiver 1."`
 	Layout   string        `placeholder:"NAME" help:"The outbox's table: flowcatalyst or outbox-messages. Default: flowcatalyst."`
+
+	Sink config.URL `placeholder:"URL" help:"Latency, drain and ungrouped: send to a new topic of this broker, not to an HTTP receiver: kafka://host:port or nats://host:port. The topic is removed afterwards."`
 
 	Compare   Files    `placeholder:"A.yaml B.yaml" help:"Measure the relay with two configurations in turns, not beside the floor. Of each file, dispatch, checkpoint, how source reads, and the delivery keys of the sink are used."`
 	Peer      string   `placeholder:"PROGRAM" help:"Scenario peer: the program to measure beside the relay. It reads its configuration as JSON from standard input, as the hidden command bench-floor does, and prints a line: reading."`
@@ -78,6 +81,7 @@ func (o *Options) Validate() error {
 			bad("--%s is %s, must be between 0s and 1h", flag, d)
 		}
 	}
+	o.checkSink(bad)
 	if o.Layout != "" && o.Layout != layoutWords && o.Layout != layoutNumbers {
 		bad("--layout is %q, must be %s or %s", o.Layout, layoutWords, layoutNumbers)
 	}
@@ -130,6 +134,22 @@ func (o *Options) checkScenario(bad func(format string, args ...any)) {
 		case !slices.Contains(sides, name):
 			bad("--against is %q, must be one of %s", name, strings.Join(sides, ", "))
 		}
+	}
+}
+
+// checkSink checks the address of a broker.
+func (o *Options) checkSink(bad func(format string, args ...any)) {
+	if o.Sink == "" {
+		return
+	}
+	if err := brokers.Check(o.Sink.Reveal()); err != nil {
+		bad("--sink: %w", err)
+	}
+	if !slices.Contains([]string{"latency", "drain", "ungrouped"}, o.Scenario) {
+		bad("--sink is for the scenarios latency, drain and ungrouped")
+	}
+	if o.Delay != 0 {
+		bad("--delay and --sink can't be used together: a topic answers nothing")
 	}
 }
 

@@ -53,7 +53,7 @@ func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) 
 		return nil, err
 	}
 
-	file, environ, err := b.writeRelayConfig(p, address, to.url)
+	file, environ, err := b.writeRelayConfig(p, address, to)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (b *bench) startRelay(ctx context.Context, p *benchDatabase, to *receiver) 
 // newFloorConfig creates the objects that a floor reads from, starting now.
 func (b *bench) newFloorConfig(ctx context.Context, p *benchDatabase, to *receiver, of floorVariant) (*floor.Config, error) {
 	cfg := &floor.Config{
-		URL: p.url, Table: p.table.name, Layout: p.layout, Endpoint: to.url + eventsPath,
+		URL: p.url, Table: p.table.name, Layout: p.layout, Endpoint: to.endpoint(), Topic: to.topic,
 		Bulk: of.bulk, NoClaims: of.noClaims, Batch: b.opts.Batch, Senders: b.opts.Senders,
 	}
 	if err := p.prepareFloor(ctx, cfg); err != nil {

@@ -15,13 +15,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
-// receiver is an HTTP server that receives the rows of a benchmark.
+// receiver receives the rows of a benchmark: an HTTP server, or a reader of a topic.
 type receiver struct {
 	server     *http.Server
-	url        string
+	url        string            // of the server or of the broker
+	topic      string            // of the broker; "" without one
+	sink       config.Sink       // that sends rows here, without the keys of delivery
+	secrets    map[string]string // of the sink, by key
 	ended      chan error
 	delay      time.Duration
 	tally      atomic.Pointer[tally]
@@ -45,11 +49,20 @@ func startReceiver(ctx context.Context, delay time.Duration) (*receiver, error) 
 		url: "http://" + listener.Addr().String(), ended: make(chan error, 1), delay: delay,
 		bodies: sync.Pool{New: func() any { return new(bytes.Buffer) }},
 	}
+	r.sink = config.Sink{Type: config.SinkFlowCatalyst, APIBaseURL: config.URL(r.url)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+eventsPath, r.handle)
 	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: callTimeout, ErrorLog: log.New(io.Discard, "", 0)}
 	go func() { r.ended <- r.server.Serve(listener) }()
 	return r, nil
+}
+
+// endpoint returns the address that the floor sends rows to.
+func (r *receiver) endpoint() string {
+	if r.topic != "" {
+		return r.url
+	}
+	return r.url + eventsPath
 }
 
 func (r *receiver) stop() error {

@@ -78,7 +78,7 @@ func takesOver(key string) bool {
 // relaySettings returns the configuration of a relay: that of the side's file if there is one,
 // else the defaults and the options, with the database, the outbox and the receiver of the
 // benchmark. The URL of the database is not in it, because it may contain a password.
-func (b *bench) relaySettings(p *benchDatabase, admin, receiver string) config.Settings {
+func (b *bench) relaySettings(p *benchDatabase, admin string, to *receiver) config.Settings {
 	s := config.Default()
 	s.Source.Mode = "stream"
 	s.Dispatch.APIBatchSize, s.Dispatch.MaxConcurrentGroups = b.opts.Batch, b.opts.Senders
@@ -98,16 +98,16 @@ func (b *bench) relaySettings(p *benchDatabase, admin, receiver string) config.S
 	if p.layout == layoutWords {
 		s.Outboxes[0].Kind = "EVENT"
 	}
-	s.Sinks = map[string]config.Sink{receiverSink: {
-		Type: config.SinkFlowCatalyst, APIBaseURL: config.URL(receiver), ErrorDetail: "body", Delivery: delivery,
-	}}
+	sink := to.sink
+	sink.ErrorDetail, sink.Delivery = "body", delivery
+	s.Sinks = map[string]config.Sink{receiverSink: sink}
 	return s
 }
 
-// writeRelayConfig writes the configuration of a relay and returns the file with the variable
-// that sets the database.
-func (b *bench) writeRelayConfig(p *benchDatabase, admin, receiver string) (file string, environ []string, err error) {
-	text, err := (&config.Config{Settings: b.relaySettings(p, admin, receiver)}).YAML()
+// writeRelayConfig writes the configuration of a relay and returns the file with the variables
+// that set what a printed configuration hides.
+func (b *bench) writeRelayConfig(p *benchDatabase, admin string, to *receiver) (file string, environ []string, err error) {
+	text, err := (&config.Config{Settings: b.relaySettings(p, admin, to)}).YAML()
 	if err != nil {
 		return "", nil, fmt.Errorf("write relay configuration: %w", err)
 	}
@@ -115,7 +115,11 @@ func (b *bench) writeRelayConfig(p *benchDatabase, admin, receiver string) (file
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		return "", nil, fmt.Errorf("write relay configuration: %w", err)
 	}
-	return file, []string{config.SourceVariable + "=" + p.url}, nil
+	environ = []string{config.SourceVariable + "=" + p.url}
+	for key, value := range to.secrets {
+		environ = append(environ, config.SinkVariable(receiverSink, key)+"="+value)
+	}
+	return file, environ, nil
 }
 
 // checkRelayFile checks the values of a file, as the relay would.
@@ -123,7 +127,8 @@ func (b *bench) checkRelayFile() error {
 	layout := b.opts.Layout
 	p := &benchDatabase{name: namePrefix + "check", url: b.opts.Source.Reveal(), layout: layout, table: outboxOf(layout)}
 	const unused = "127.0.0.1:1"
-	file, environ, err := b.writeRelayConfig(p, unused, "http://"+unused)
+	to := &receiver{sink: config.Sink{Type: config.SinkFlowCatalyst, APIBaseURL: "http://" + unused}}
+	file, environ, err := b.writeRelayConfig(p, unused, to)
 	if err != nil {
 		return err
 	}

@@ -109,6 +109,9 @@ func (b *bench) withNewDatabase(ctx context.Context, turn func(*benchDatabase, *
 
 // withReceiver runs a turn with a receiver.
 func (b *bench) withReceiver(ctx context.Context, turn func(*receiver) (figures, error)) (f figures, err error) {
+	if b.opts.Sink != "" {
+		return b.withTopic(ctx, turn)
+	}
 	to, err := startReceiver(ctx, b.opts.Delay)
 	if err != nil {
 		return nil, err

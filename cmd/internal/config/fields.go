@@ -185,6 +185,9 @@ func (f *field) unmetCondition(v reflect.Value, fields []field) (c condition, is
 	return condition{}, "", false
 }
 
+// SinkVariable returns the name of the variable that overrides a key of a sink.
+func SinkVariable(sink, key string) string { return variableName("sinks." + sink + "." + key) }
+
 // joinKey returns the path of a key in a section.
 func joinKey(section, name string) string {
 	if section == "" {

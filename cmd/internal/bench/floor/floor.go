@@ -32,6 +32,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/bench/brokers"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/store"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
@@ -47,7 +48,8 @@ type Config struct {
 	From        string // position after which to read. MySQL and MariaDB: a GTID set; MongoDB: a time of the oplog, SECONDS.NUMBER
 	Table       string // PostgreSQL: an SQL name, quoted if necessary, with its schema; otherwise the bare name of the table or collection
 	Layout      string // layout of the table: flowcatalyst or outbox-messages
-	Endpoint    string // URL to POST to
+	Endpoint    string // URL to POST to, or the address of a broker
+	Topic       string // of the broker; "" without one
 	Bulk        bool   // false: one row after the other
 	NoClaims    bool   // post and complete only
 	Batch       int    // in bulk: maximum rows in a request
@@ -86,9 +88,14 @@ func (c *Config) Validate() error {
 	wrong(c.Table == "", "Table: is required")
 	_, err := c.layout()
 	wrong(err != nil, "Layout: %w", err)
-	at, err := url.Parse(c.Endpoint)
-	wrong(err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https",
-		"Endpoint: %q is not of the form http://host:port/path", c.Endpoint)
+	if c.Topic != "" {
+		err = brokers.Check(c.Endpoint)
+		wrong(err != nil, "Endpoint: %w", err)
+	} else {
+		at, err := url.Parse(c.Endpoint)
+		wrong(err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https",
+			"Endpoint: %q is not of the form http://host:port/path", c.Endpoint)
+	}
 	wrong(c.Bulk && c.Batch < 1, "Batch: is %d, must be at least 1", c.Batch)
 	wrong(c.Bulk && c.Senders < 1, "Senders: is %d, must be at least 1", c.Senders)
 	return errors.Join(errs...)

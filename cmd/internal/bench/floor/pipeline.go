@@ -29,7 +29,7 @@ type pipeline struct {
 	claims      claimer // nil without claims
 	completions session
 	table       string
-	post        *poster
+	post        sender
 	rows        *ledger
 	done        chan []row // posted, to be completed
 }
@@ -39,12 +39,14 @@ func openPipeline(ctx context.Context, cfg *Config, db database) (*pipeline, err
 	if cfg.NoClaims {
 		limit = maxUncompleted
 	}
-	l := &pipeline{
-		table: cfg.Table, post: newPoster(cfg.Endpoint, max(1, cfg.Senders)), rows: newLedger(limit), done: make(chan []row, doneQueueSize),
+	post, err := newSender(cfg)
+	if err != nil {
+		return nil, err
 	}
-	var err error
+	l := &pipeline{table: cfg.Table, post: post, rows: newLedger(limit), done: make(chan []row, doneQueueSize)}
 	if !cfg.NoClaims {
 		if l.claims, err = db.openClaims(ctx); err != nil {
+			post.close()
 			return nil, err
 		}
 	}
@@ -52,6 +54,7 @@ func openPipeline(ctx context.Context, cfg *Config, db database) (*pipeline, err
 		if l.claims != nil {
 			l.claims.close()
 		}
+		post.close()
 		return nil, err
 	}
 	return l, nil

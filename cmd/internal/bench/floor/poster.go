@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/bench/brokers"
 )
 
 const (
@@ -14,6 +16,39 @@ const (
 	// maxErrorText is the number of bytes of an error response that are shown.
 	maxErrorText = 200
 )
+
+// sender sends rows to the receiver. Its methods are safe for concurrent use.
+type sender interface {
+	send(ctx context.Context, rows []row) error
+	close()
+}
+
+func newSender(cfg *Config) (sender, error) {
+	if cfg.Topic == "" {
+		return newPoster(cfg.Endpoint, max(1, cfg.Senders)), nil
+	}
+	p, err := brokers.Produce(cfg.Endpoint, cfg.Topic)
+	if err != nil {
+		return nil, err
+	}
+	return &producer{p}, nil
+}
+
+// producer sends rows to a topic of a broker.
+type producer struct{ brokers.Producer }
+
+func (p *producer) close() { p.Close() }
+
+func (p *producer) send(ctx context.Context, rows []row) error {
+	records := make([]brokers.Row, len(rows))
+	for i, r := range rows {
+		records[i] = brokers.Row{Key: r.id, Payload: r.payload}
+	}
+	if err := p.Send(ctx, records); err != nil {
+		return fmt.Errorf("send row %s and %d others: %w", rows[0].id, len(rows)-1, err)
+	}
+	return nil
+}
 
 // poster posts rows as JSON arrays.
 type poster struct {

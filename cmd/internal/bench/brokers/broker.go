@@ -1,0 +1,104 @@
+// Package brokers gives a benchmark a topic of its own on a broker. A relay and the floor send rows
+// there, and the benchmark reads them.
+package brokers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+// Topic is a topic or a stream that was created for a benchmark.
+type Topic interface {
+	// Sink returns the keys of a relay's sink that sends rows here. Secrets has values that a
+	// printed configuration hides, by key.
+	Sink() (s config.Sink, secrets map[string]string)
+
+	// Read calls record with the payload of each message, from the first on, until the context
+	// ends. It then returns nil.
+	Read(ctx context.Context, record func(payload []byte)) error
+
+	// Remove removes the topic and closes the connection.
+	Remove(ctx context.Context) error
+}
+
+// Row is a row to send.
+type Row struct{ Key, Payload []byte }
+
+// Producer sends rows to a topic with the client that the sink uses.
+type Producer interface {
+	// Send returns once the broker has stored all rows.
+	Send(ctx context.Context, rows []Row) error
+	Close()
+}
+
+// kind is a kind of brokers.
+type kind struct {
+	create  func(ctx context.Context, at *url.URL, topic string) (Topic, error)
+	produce func(at *url.URL, topic string) (Producer, error)
+}
+
+// kinds returns the kinds by the scheme of their addresses.
+func kinds() map[string]kind {
+	return map[string]kind{
+		"kafka": {createKafka, produceKafka},
+		"nats":  {createNATS, produceNATS},
+	}
+}
+
+// requestTimeout bounds a request about a topic.
+const requestTimeout = 10 * time.Second
+
+// Forms lists the addresses for a text of an error.
+func Forms() string {
+	var all []string
+	for _, scheme := range slices.Sorted(maps.Keys(kinds())) {
+		all = append(all, scheme+"://host:port")
+	}
+	return strings.Join(all, " or ")
+}
+
+// parse returns the kind of a broker and its address.
+func parse(address string) (kind, *url.URL, error) {
+	at, err := url.Parse(address)
+	if err != nil || at.Host == "" || kinds()[at.Scheme].create == nil {
+		return kind{}, nil, fmt.Errorf("%s is not of the form %s", config.Redact(address), Forms())
+	}
+	return kinds()[at.Scheme], at, nil
+}
+
+// Check reports an address that is none of a supported broker.
+func Check(address string) error {
+	_, _, err := parse(address)
+	return err
+}
+
+// Create creates a topic. The caller removes it.
+func Create(ctx context.Context, address, name string) (Topic, error) {
+	k, at, err := parse(address)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	t, err := k.create(ctx, at, name)
+	if err != nil {
+		return nil, fmt.Errorf("create topic %s: %w", name, err)
+	}
+	return t, nil
+}
+
+// Produce returns a producer for a topic. It connects with the first Send.
+func Produce(address, topic string) (Producer, error) {
+	k, at, err := parse(address)
+	if err != nil {
+		return nil, err
+	}
+	return k.produce(at, topic)
+}

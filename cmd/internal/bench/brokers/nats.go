@@ -1,0 +1,111 @@
+package brokers
+
+import (
+	"context"
+	"net/url"
+
+	natsio "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/nats"
+)
+
+// natsStream is a stream of JetStream with the subjects NAME.>.
+type natsStream struct {
+	conn   *natsio.Conn
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	at     *url.URL
+	name   string
+}
+
+func createNATS(ctx context.Context, at *url.URL, topic string) (Topic, error) {
+	conn, err := natsio.Connect(at.String())
+	if err != nil {
+		return nil, err
+	}
+	s := &natsStream{conn: conn, at: at, name: topic}
+	if s.js, err = jetstream.New(conn); err == nil {
+		s.stream, err = s.js.CreateStream(ctx, jetstream.StreamConfig{Name: topic, Subjects: []string{topic + ".>"}})
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Sink implements Topic.
+func (s *natsStream) Sink() (to config.Sink, secrets map[string]string) {
+	c := nats.DefaultConfig()
+	c.URL, c.Subject, c.Stream = sink.Secret(s.at.String()), s.name+".{group}", s.name
+	return config.Sink{Type: config.SinkNATS, NATS: c}, map[string]string{"url": s.at.String()}
+}
+
+// Read implements Topic.
+func (s *natsStream) Read(ctx context.Context, record func(payload []byte)) error {
+	consumer, err := s.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		return err
+	}
+	reading, err := consumer.Consume(func(m jetstream.Msg) { record(m.Data()) })
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	reading.Stop()
+	<-reading.Closed()
+	return nil
+}
+
+// Remove implements Topic.
+func (s *natsStream) Remove(ctx context.Context) error {
+	defer s.conn.Close()
+	return s.js.DeleteStream(ctx, s.name)
+}
+
+// natsProducer publishes to one subject of a stream.
+type natsProducer struct {
+	conn    *natsio.Conn
+	js      jetstream.JetStream
+	subject string
+}
+
+func produceNATS(at *url.URL, topic string) (Producer, error) {
+	conn, err := natsio.Connect(at.String())
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(conn)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &natsProducer{conn, js, topic + ".floor"}, nil
+}
+
+// Send implements Producer.
+func (p *natsProducer) Send(ctx context.Context, rows []Row) error {
+	stored := make([]jetstream.PubAckFuture, len(rows))
+	for i, r := range rows {
+		var err error
+		if stored[i], err = p.js.PublishAsync(p.subject, r.Payload); err != nil {
+			return err
+		}
+	}
+	for _, s := range stored {
+		select {
+		case <-s.Ok():
+		case err := <-s.Err():
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// Close implements Producer.
+func (p *natsProducer) Close() { p.conn.Close() }
