@@ -344,7 +344,7 @@ func (d *doctor) checkSinks(ctx context.Context) {
 
 	asking.Wait()
 	for i, out := range outcomes {
-		f, unreachable := probeFinding(probes[i].sink, out)
+		f, unreachable := probeFinding(probes[i].sink, d.cfg.Settings.Sinks[probes[i].sink].Type, out)
 		if !d.isRouted(probes[i].sink) {
 			f, unreachable = replaySinkFinding(f), false
 		}
@@ -352,8 +352,10 @@ func (d *doctor) checkSinks(ctx context.Context) {
 	}
 }
 
-// probeFinding converts the outcome of a probe into a finding.
-func probeFinding(name string, out sink.Outcome) (f store.Finding, unreachable bool) {
+// probeFinding converts the outcome of a probe of a sink into a finding. What else a broker
+// lacks is in the outcome.
+func probeFinding(name, kind string, out sink.Outcome) (f store.Finding, unreachable bool) {
+	overHTTP := kind == config.SinkFlowCatalyst || kind == config.SinkWebhook
 	f = store.Finding{Grade: store.GradeFault, Subject: name, Text: out.Detail}
 	switch {
 	case out.Class == sink.Delivered:
@@ -364,6 +366,10 @@ func probeFinding(name string, out sink.Outcome) (f store.Finding, unreachable b
 	case out.Class == sink.Unavailable:
 		f.Remedy = "start the receiver, allow connections from this machine, or fix the address of sink " + name
 		return f, true
+	case !overHTTP && (out.Reason == store.ReasonUnauthorized || out.Reason == store.ReasonForbidden):
+		f.Remedy = "allow the user of sink " + name + " at its destination, or correct its credentials"
+	case !overHTTP:
+		f.Remedy = "correct the keys of sink " + name + ", or its destination"
 	case out.Reason == store.ReasonUnauthorized:
 		f.Remedy = "give sink " + name + " a token (or an OAuth client) that the receiver accepts"
 	case out.Reason == store.ReasonForbidden:

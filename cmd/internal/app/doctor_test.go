@@ -126,20 +126,24 @@ func TestDoctorAdminAddress(t *testing.T) {
 // TestProbeFinding checks which outcomes of a probe are faults.
 func TestProbeFinding(t *testing.T) {
 	for _, c := range []struct {
+		kind   string
 		class  sink.Class
 		reason store.Reason
 		grade  store.Grade
 		away   bool
 		remedy string
 	}{
-		{sink.Delivered, store.ReasonNone, store.GradeOK, false, ""},
-		{sink.Refused, store.ReasonGateway, store.GradeAdvice, false, "check the receiver"},
-		{sink.Unavailable, store.ReasonGateway, store.GradeFault, true, "start the receiver"},
-		{sink.Misconfigured, store.ReasonUnauthorized, store.GradeFault, false, "a token"},
-		{sink.Misconfigured, store.ReasonForbidden, store.GradeFault, false, "allow deliveries"},
-		{sink.Misconfigured, store.ReasonInternal, store.GradeFault, false, "fix the address"},
+		{config.SinkWebhook, sink.Delivered, store.ReasonNone, store.GradeOK, false, ""},
+		{config.SinkWebhook, sink.Refused, store.ReasonGateway, store.GradeAdvice, false, "check the receiver"},
+		{config.SinkWebhook, sink.Unavailable, store.ReasonGateway, store.GradeFault, true, "start the receiver"},
+		{config.SinkWebhook, sink.Misconfigured, store.ReasonUnauthorized, store.GradeFault, false, "a token"},
+		{config.SinkWebhook, sink.Misconfigured, store.ReasonForbidden, store.GradeFault, false, "allow deliveries"},
+		{config.SinkWebhook, sink.Misconfigured, store.ReasonInternal, store.GradeFault, false, "fix the address"},
+		{config.SinkNATS, sink.Misconfigured, store.ReasonForbidden, store.GradeFault, false, "allow the user"},
+		{config.SinkNATS, sink.Misconfigured, store.ReasonBadRequest, store.GradeFault, false, "correct the keys"},
+		{config.SinkNATS, sink.Refused, store.ReasonInternal, store.GradeAdvice, false, "check the receiver"},
 	} {
-		f, away := probeFinding("hooks", sink.Outcome{Class: c.class, Reason: c.reason, Detail: "said"})
+		f, away := probeFinding("hooks", c.kind, sink.Outcome{Class: c.class, Reason: c.reason, Detail: "said"})
 		if f.Grade != c.grade || away != c.away || f.Text != "said" || (c.remedy == "") != (f.Remedy == "") || !strings.Contains(f.Remedy, c.remedy) {
 			t.Errorf("%s, %d: %+v, away %t", c.class, c.reason, f, away)
 		}

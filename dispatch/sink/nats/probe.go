@@ -112,8 +112,7 @@ func (s *session) ask(ctx context.Context, subject string, request func(ctx cont
 		return err
 	case <-w.denied:
 		cancel()
-		_ = <-failed // errDenied says more
-		return errDenied
+		return errors.Join(errDenied, <-failed)
 	}
 }
 
