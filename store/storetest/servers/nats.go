@@ -68,15 +68,3 @@ func (s *NATSServer) TLS(verify bool) (caFile, certFile, keyFile string) {
 	s.Restart(map[string]string{"tls": fmt.Sprintf("{cert_file: %q, key_file: %q, ca_file: %q, verify: %t}", certFile, keyFile, caFile, verify)})
 	return caFile, certFile, keyFile
 }
-
-// Freeze stops the server's process, and Thaw lets it go on.
-func (s *NATSServer) Freeze() {
-	s.tb.Helper()
-	s.Signal(syscall.SIGSTOP)
-	if err := awaitStop(s.process.os.Pid); err != nil {
-		s.tb.Error(err)
-	}
-}
-
-// Thaw ends Freeze.
-func (s *NATSServer) Thaw() { s.Signal(syscall.SIGCONT) }

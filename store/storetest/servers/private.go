@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -99,6 +100,18 @@ func (p *private) Signal(signal os.Signal) {
 		p.tb.Error(err)
 	}
 }
+
+// Freeze stops the server's process, and Thaw lets it go on.
+func (p *private) Freeze() {
+	p.tb.Helper()
+	p.Signal(syscall.SIGSTOP)
+	if err := awaitStop(p.process.os.Pid); err != nil {
+		p.tb.Error(err)
+	}
+}
+
+// Thaw ends Freeze.
+func (p *private) Thaw() { p.Signal(syscall.SIGCONT) }
 
 // Log returns the server's output since its last start.
 func (p *private) Log() string { return p.process.output.String() }

@@ -5,7 +5,7 @@
 # programs_NAME DIR (prints its environment) and start_NAME RUN DIR (prints its URL).
 # A program without a server has no start_NAME.
 
-all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka)
+all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis)
 
 fetch_pg15() { debs "$1" postgresql-15 postgresql-client-15; }
 programs_pg15() {
@@ -173,3 +173,11 @@ END
   rm -f "$1/format" "$1/log"
 }
 programs_kafka() { echo "SLUICEBOX_TEST_KAFKA_BIN=$1"; }
+
+fetch_redis() { debs "$1" redis-server; }
+programs_redis() {
+  local arch
+  arch=$(uname -m)-linux-gnu
+  echo "SLUICEBOX_TEST_REDIS_BIN=$1/usr/bin"
+  echo "SLUICEBOX_TEST_REDIS_LIB=$1/usr/lib/$arch:$1/lib/$arch"
+}

@@ -11,7 +11,7 @@
 //	                         names, for example pg15,mysql: only on these
 //
 // The other servers have the same variables with PG18, MYSQL, MARIADB or MONGO; PGBOUNCER
-// has _BIN and _LIB, NATS and NATS29 have _BIN, and SLUICEBOX_TEST_KAFKA_BIN is the directory
+// and REDIS have _BIN and _LIB, NATS and NATS29 have _BIN, and SLUICEBOX_TEST_KAFKA_BIN is the directory
 // of its jars. SLUICEBOX_TEST_PG15_DATA and so on (except MONGO) are data directories to copy
 // for new servers. SLUICEBOX_TEST_PYMONGO_BIN is the PYTHONPATH of pymongo. To use other
 // servers, set these variables. A test without its server is skipped by name; with CI=true it

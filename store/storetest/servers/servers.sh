@@ -11,7 +11,7 @@
 #   servers.sh exec [NAME…] -- CMD…
 #                                 run CMD with fresh servers
 #
-# NAME: pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka (default: all).
+# NAME: pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis (default: all).
 # pgbouncer and those behind it are only installed: tests run them. To use long-running
 # servers:
 #
@@ -32,8 +32,8 @@
 #                                 skipped
 #   SLUICEBOX_TEST_PG15_OPTIONS   additional options of the started server
 # The same variables exist for PG18 (5918), MYSQL (5921), MARIADB (5924) and MONGO
-# (5927). PGBOUNCER has _BIN and _LIB, NATS and NATS29 have _BIN, KAFKA_BIN is the directory of
-# its jars, and PYMONGO_BIN is added to PYTHONPATH. All database servers except MONGO also have:
+# (5927). PGBOUNCER and REDIS have _BIN and _LIB, NATS and NATS29 have _BIN, KAFKA_BIN is the
+# directory of its jars, and PYMONGO_BIN is added to PYTHONPATH. All database servers except MONGO also have:
 #   SLUICEBOX_TEST_MYSQL_DATA     data directory to copy for each new server; without
 #                                 it one is created each time (mysqld
 #                                 --initialize-insecure, mariadb-install-db, initdb)
