@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -84,8 +85,20 @@ func (r reader) Scan(ctx context.Context, q ledger.Scan) (list []store.Item, err
 	if q.Outboxes != nil && len(q.Outboxes) == 0 {
 		return nil, nil
 	}
+	if q.Heads {
+		return r.heads(ctx, q)
+	}
 	st := &statement{}
-	err = r.conn.query(ctx, r.scanText(st, q), st.args, func(rows *sql.Rows) error {
+	return r.queued(ctx, st, r.scanText(st, q))
+}
+
+func (r reader) scanText(st *statement, q ledger.Scan) string {
+	return "SELECT " + queuedColumns + ", NULL, NULL FROM " + r.scanned(st, q) + "\nORDER BY r.n, r.outbox LIMIT " + st.arg(q.Limit)
+}
+
+// queued returns the rows of a statement that selects queuedColumns, the payload and the attributes.
+func (r reader) queued(ctx context.Context, st *statement, text string) (list []store.Item, err error) {
+	err = r.conn.query(ctx, text, st.args, func(rows *sql.Rows) error {
 		it, err := scanQueued(rows)
 		list = append(list, it)
 		return err
@@ -93,17 +106,42 @@ func (r reader) Scan(ctx context.Context, q ledger.Scan) (list []store.Item, err
 	return list, err
 }
 
-// scanText returns the statement of a scan. Heads are the rows by number that are the first of
-// their lane. The index has the order of a lane's rows, but by n alone MySQL sorts the lane for
-// each row (measured: 4 s for 20 000 rows of 50 lanes, otherwise 0.3 s). MariaDB sorts if the
-// order also names the name and queue.
-func (r reader) scanText(st *statement, q ledger.Scan) string {
-	text := "SELECT " + queuedColumns + ", NULL, NULL FROM " + r.scanned(st, q)
-	if q.Heads {
-		text += " AND r.n = (\n  SELECT e.n FROM " + string(tableOf(q.Queue)) + " AS e FORCE INDEX (PRIMARY) WHERE e.name = " + st.arg(r.name) + " AND e.queue = " + st.arg(q.Queue) +
-			" AND e.outbox = r.outbox AND e.lane = r.lane ORDER BY e.outbox, e.lane, e.n LIMIT 1)"
+// maxHeadWindow limits the rows by number among which one statement looks for heads.
+const maxHeadWindow = 100_000
+
+// heads returns the rows by number that are the first of their lane. It looks among windows of
+// rows, so that one statement looks up the first row of a lane once, and not for each of its rows
+// (measured for all lanes of 200 000 rows in 1000 lanes: 0.2 to 1.2 s, otherwise 8 s). Small windows
+// come first, because every row may be a head.
+func (r reader) heads(ctx context.Context, q ledger.Scan) (list []store.Item, err error) {
+	for window := 2 * q.Limit; len(list) < q.Limit; window = min(8*window, maxHeadWindow) {
+		last := int64(math.MaxInt64)
+		st := &statement{}
+		text := "SELECT r.n FROM " + r.scanned(st, q) + "\nORDER BY r.n, r.outbox LIMIT 1 OFFSET " + st.arg(window-1)
+		if err := r.conn.query(ctx, text, st.args, func(rows *sql.Rows) error { return rows.Scan(&last) }); err != nil {
+			return nil, err
+		}
+
+		st = &statement{}
+		some, err := r.queued(ctx, st, r.headsText(st, q, last, q.Limit-len(list)))
+		if list = append(list, some...); err != nil || last == math.MaxInt64 {
+			return list, err
+		}
+		q.After = last
 	}
-	return text + "\nORDER BY r.n, r.outbox LIMIT " + st.arg(q.Limit)
+	return list, nil
+}
+
+// headsText returns the statement for the first heads of a window that ends with a number. By n
+// alone MySQL would sort the rows of a lane; MariaDB sorts them if the order also names the name
+// and queue.
+func (r reader) headsText(st *statement, q ledger.Scan, last int64, limit int) string {
+	table := string(tableOf(q.Queue))
+	return "SELECT " + queuedColumns + ", NULL, NULL FROM (\n  SELECT r.outbox, r.lane, MIN(r.n) AS n FROM " + r.scanned(st, q) + " AND r.n <= " + st.arg(last) + " GROUP BY r.outbox, r.lane) AS h" +
+		"\nSTRAIGHT_JOIN " + tableOf(q.Queue).byLane() + " ON r.name = " + st.arg(r.name) + " AND r.queue = " + st.arg(q.Queue) + " AND r.outbox = h.outbox AND r.lane = h.lane AND r.n = h.n" +
+		"\nWHERE h.n = (\n  SELECT e.n FROM " + table + " AS e FORCE INDEX (PRIMARY) WHERE e.name = " + st.arg(r.name) + " AND e.queue = " + st.arg(q.Queue) +
+		" AND e.outbox = h.outbox AND e.lane = h.lane ORDER BY e.outbox, e.lane, e.n LIMIT 1)" +
+		"\nORDER BY r.n, r.outbox LIMIT " + st.arg(limit)
 }
 
 // scanned returns the rest of a statement on the rows of a scan, without its limit.
