@@ -38,7 +38,9 @@ func TestIDTypes(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		for typ, values := range idTypes() {
 			t.Run(typ, func(t *testing.T) {
-				r := newRig(t, url, "DROP TABLE IF EXISTS outbox_events;\n"+strings.Replace(flowTable, "VARCHAR(13)", typ, 1), 0, flowBox())
+				box := flowBox()
+				box.Layout.Record = []store.RecordColumn{{Receipt: "place", Column: "place"}}
+				r := newRig(t, url, "DROP TABLE IF EXISTS outbox_events;\n"+strings.Replace(flowTable, "VARCHAR(13)", typ, 1)+";\nALTER TABLE outbox_events ADD place VARCHAR(40) CHARACTER SET utf8mb4", 0, box)
 				for value := range values {
 					r.exec(t, "INSERT INTO outbox_events (id, payload) VALUES ("+value+", 'x')")
 				}
@@ -46,6 +48,7 @@ func TestIDTypes(t *testing.T) {
 				for _, id := range values {
 					r.wantRow(t, id)
 				}
+				r.wantReceipts(t, typ, values)
 				for _, id := range []string{"", "no", "0x4", "0xzz", "1e3", "00042", "+7", "-0", " 7", "7 ", "A ", "𝄞☃", "0X41", "3.0", "' OR 1=1 --", "99999999999999999999999", "b\xff"} {
 					if !isValue(values, id) {
 						r.wantNoRow(t, id)
@@ -130,6 +133,27 @@ func (r *rig) wantRow(t *testing.T, id string) {
 	err := r.store.SpilledLanes(ctx(t), func(l store.SpilledLane) { t.Errorf("row %q is still spilled: %v", id, l) })
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// wantReceipts completes all rows in one call, each with its id as the receipt.
+func (r *rig) wantReceipts(t *testing.T, typ string, values map[string]string) {
+	t.Helper()
+	r.exec(t, "UPDATE outbox_events SET status = 'PENDING'")
+	var call []store.Outcome
+	for _, id := range values {
+		o := outcome(id, store.Completed)
+		o.Receipt = []store.Receipt{{Name: "place", Value: id}}
+		call = append(call, o)
+	}
+	r.settle(t, call...)
+	for value, id := range values {
+		if typ == "BINARY(16)" { // the column pads it
+			value = "CAST(" + value + " AS BINARY(16))"
+		}
+		if got := ask[string](t, r.db, "SELECT COALESCE(place, 'NULL') FROM outbox_events WHERE id = "+value); got != id {
+			t.Errorf("row %s: got receipt %q, want %q", value, got, id)
+		}
 	}
 }
 

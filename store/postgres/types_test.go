@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,8 @@ func TestIDTypes(t *testing.T) {
 			"CREATE TYPE colour AS ENUM ('red', 'dark blue')",
 			"CREATE DOMAIN short AS varchar(13)",
 			`CREATE SCHEMA "Odd, ""schema"""`, `CREATE TYPE "Odd, ""schema"""."a type" AS ENUM ('x', 'y')`)
+		box := flowBox
+		box.Layout.Record = []store.RecordColumn{{Receipt: "place", Column: "place"}}
 		for typ, values := range map[string]string{
 			"varchar(13)":                          `'0HZXEQ5Y8JY5Z', 'a "b" {c},'`,
 			"text":                                 `'', 'back\slash ''quoted'' "x", NULL {} ☃'`,
@@ -54,8 +57,8 @@ func TestIDTypes(t *testing.T) {
 				first, second, _ := cutPair(values)
 				r := newRig(t, url, `DROP TABLE IF EXISTS outbox_events; CREATE TABLE outbox_events (
   id `+typ+` PRIMARY KEY, message_group `+strings.Split(typ, " GEN")[0]+`, payload text, status text DEFAULT 'PENDING',
-  retry_count smallint, created_at timestamptz DEFAULT now(), processed_at timestamptz, error_message text);
-INSERT INTO outbox_events (id, message_group) VALUES (`+first+`, `+first+`), (`+second+`, NULL)`, 0, flowBox)
+  retry_count smallint, created_at timestamptz DEFAULT now(), processed_at timestamptz, error_message text, place text);
+INSERT INTO outbox_events (id, message_group) VALUES (`+first+`, `+first+`), (`+second+`, NULL)`, 0, box)
 				checkIDs(t, r)
 			})
 		}
@@ -102,6 +105,7 @@ func checkIDs(t *testing.T, r *rig) {
 		}
 		claims = append(claims, row(ids[i]))
 		outcomes = append(outcomes, outcome(ids[i], store.Completed))
+		outcomes[i].Receipt = []store.Receipt{{Name: "place", Value: fmt.Sprint(i)}}
 	}
 	if groups != 1 {
 		t.Errorf("%d rows have a group", groups)
@@ -119,6 +123,9 @@ func checkIDs(t *testing.T, r *rig) {
 	results, err := r.store.Settle(ctx(t), r.epoch, outcomes)
 	if err != nil || results[0] != store.Written || results[1] != store.Written {
 		t.Errorf("settle: %v, %v", results, err)
+	}
+	if places := asLog(t, r.conn, "SELECT place FROM outbox_events ORDER BY id"); !slices.Equal(places, []string{"0", "1"}) {
+		t.Errorf("the rows have the receipts %q, want 0 and 1", places)
 	}
 }
 
