@@ -14,7 +14,7 @@ import (
 // configuration file.
 type Config struct {
 	// APIBatchSize is the maximum number of rows in one request, from one lane or several.
-	APIBatchSize int `yaml:"api-batch-size" doc:"The most rows in one request."`
+	APIBatchSize int `yaml:"api-batch-size" doc:"The most rows in one request. Default of Kafka, unless dispatch has the key: 500."`
 
 	// MaxConcurrentGroups is the maximum number of requests in flight.
 	MaxConcurrentGroups int `yaml:"max-concurrent-groups" doc:"The most requests in flight; each carries rows of other message groups. Default of a webhook, unless dispatch has the key: 64."`

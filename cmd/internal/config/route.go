@@ -88,19 +88,32 @@ func (k *checker) setDefaultWires(s *Settings) {
 	}
 }
 
-// webhookSenders is the default of max-concurrent-groups for webhooks, which mostly take one
-// row a request: a receiver that takes 20 ms gets 3200 rows/s.
-const webhookSenders = 64
+// Defaults of a type of sinks, unless the configuration has the key for all sinks.
+const (
+	// webhookSenders is the default of max-concurrent-groups for webhooks, which mostly take one
+	// row a request: a receiver that takes 20 ms gets 3200 rows/s.
+	webhookSenders = 64
 
-// setDefaultSenders sets the default number of senders of webhooks, unless the configuration
-// sets one for all sinks.
+	// kafkaBatch is the default of api-batch-size for Kafka: of one group 100 rows a request are
+	// 19k rows/s, 500 are 22k, and more are hardly faster.
+	kafkaBatch = 500
+)
+
+// setDefaultSenders sets the defaults of webhooks and of Kafka.
 func (k *checker) setDefaultSenders(s *Settings) {
-	_, forAll := k.locations["dispatch.max-concurrent-groups"]
+	isSet := func(sink, key string) bool {
+		_, forAll := k.locations["dispatch."+key]
+		_, own := k.locations["sinks."+sink+"."+key]
+		return forAll || own
+	}
 	for name, sink := range s.Sinks {
-		if _, own := k.locations["sinks."+name+".max-concurrent-groups"]; sink.Type == SinkWebhook && !forAll && !own {
+		switch {
+		case sink.Type == SinkWebhook && !isSet(name, "max-concurrent-groups"):
 			sink.MaxConcurrentGroups = webhookSenders
-			s.Sinks[name] = sink
+		case sink.Type == SinkKafka && !isSet(name, "api-batch-size"):
+			sink.APIBatchSize = kafkaBatch
 		}
+		s.Sinks[name] = sink
 	}
 }
 

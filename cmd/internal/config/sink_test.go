@@ -148,6 +148,23 @@ func TestWebhookSenders(t *testing.T) {
 	}
 }
 
+// Kafka takes more rows a request than other sinks, unless the file says how many all take.
+func TestKafkaBatch(t *testing.T) {
+	const text = source + "outboxes: [{table: a, layout: flowcatalyst, kind: EVENT, sink: k}]\n" +
+		"sinks: {k: {type: kafka, brokers: 'k1:9092', topic: orders%s}, p: {type: flowcatalyst, api-base-url: 'https://p'}}\n%s"
+	for _, tt := range []struct {
+		own, all string
+		k, p     int
+	}{
+		{"", "", 500, 100}, {", api-batch-size: 7", "", 7, 100}, {"", "dispatch: {api-batch-size: 5}\n", 5, 5},
+	} {
+		cfg := load(t, fmt.Sprintf(text, tt.own, tt.all))
+		if k, p := cfg.Dispatch("k").APIBatchSize, cfg.Dispatch("p").APIBatchSize; k != tt.k || p != tt.p {
+			t.Errorf("%q, %q: %d and %d rows, want %d and %d", tt.own, tt.all, k, p, tt.k, tt.p)
+		}
+	}
+}
+
 func TestWebhookFaults(t *testing.T) {
 	const hooks = source + "outboxes:\n- {table: a, layout: flowcatalyst, kind: any kind, sink: hooks}\nsinks:\n  hooks:\n    type: webhook\n"
 	for _, tt := range []struct {

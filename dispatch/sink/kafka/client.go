@@ -97,8 +97,7 @@ const (
 )
 
 // setOptions sets the options of the clients.
-func (s *Sink) setOptions() error {
-	c := &s.cfg
+func (s *Sink) setOptions(c *Config) error {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...),
 		kgo.ClientID(c.Client),
@@ -115,7 +114,7 @@ func (s *Sink) setOptions() error {
 		}
 		opts = append(opts, kgo.DialTLSConfig(files))
 	}
-	if m := s.mechanism(); m != nil {
+	if m := s.mechanism(c); m != nil {
 		opts = append(opts, kgo.SASL(m))
 	}
 	s.options = func() []kgo.Opt { return opts }
@@ -123,9 +122,8 @@ func (s *Sink) setOptions() error {
 }
 
 // mechanism returns the credentials, nil for none.
-func (s *Sink) mechanism() sasl.Mechanism {
-	c := s.cfg.SASL
-	switch user, password := c.User, string(c.Password); c.Mechanism {
+func (s *Sink) mechanism(c *Config) sasl.Mechanism {
+	switch user, password := c.SASL.User, string(c.SASL.Password); c.SASL.Mechanism {
 	case MechanismPlain:
 		return plain.Auth{User: user, Pass: password}.AsMechanism()
 	case MechanismSCRAM256:
@@ -133,20 +131,18 @@ func (s *Sink) mechanism() sasl.Mechanism {
 	case MechanismSCRAM512:
 		return scram.Auth{User: user, Pass: password}.AsSha512Mechanism()
 	case MechanismAWS:
-		return saslaws.Auth{AccessKey: user, SecretKey: password, SessionToken: string(c.Session)}.AsManagedStreamingIAMMechanism()
+		return saslaws.Auth{AccessKey: user, SecretKey: password, SessionToken: string(c.SASL.Session)}.AsManagedStreamingIAMMechanism()
 	case MechanismOAuthBearer:
-		return sasloauth.Oauth(s.token)
+		token := string(c.Token)
+		return sasloauth.Oauth(func(ctx context.Context) (sasloauth.Auth, error) {
+			if s.tokens == nil {
+				return sasloauth.Auth{Token: token}, nil
+			}
+			fetched, err := s.tokens.Token(ctx)
+			return sasloauth.Auth{Token: fetched}, err
+		})
 	}
 	return nil
-}
-
-// token returns the current bearer token.
-func (s *Sink) token(ctx context.Context) (sasloauth.Auth, error) {
-	if s.tokens == nil {
-		return sasloauth.Auth{Token: string(s.cfg.Token)}, nil
-	}
-	token, err := s.tokens.Token(ctx)
-	return sasloauth.Auth{Token: token}, err
 }
 
 // isTokenError reports whether there is no bearer token because of the configuration.

@@ -20,13 +20,13 @@ import (
 
 // Sink delivers to the topics of a Kafka cluster. It implements sink.Sink and sink.Prober.
 type Sink struct {
-	cfg        Config
+	cfg        Config // without its secrets, so that printing a Sink does not show them
 	topicOf    template.Template
 	events     *event.Encoder
 	compressor kgo.Compressor // nil for none
 	redactor   func() *redact.Redactor
 
-	// options are those of a client. It is a function, so that printing a Sink shows no secret.
+	// options are those of a client. It is a function because they have secrets.
 	options func() []kgo.Opt
 	tokens  *oauth.Source // nil without a token endpoint
 
@@ -41,7 +41,7 @@ type Sink struct {
 // valid. The error is a *sink.FileError if a file is missing or invalid.
 func New(c Config) (*Sink, error) {
 	c = c.withDefaults()
-	s := &Sink{cfg: c, topicOf: template.MustParse(c.Topic)}
+	s := &Sink{topicOf: template.MustParse(c.Topic)}
 	s.events = event.NewEncoder(c.Settings, event.Binding{Prefix: "ce_", ContentType: "content-type"})
 	secrets := append(c.Secrets(), string(c.SASL.Password), string(c.SASL.Session), string(c.Token), string(c.OAuth.ClientSecret))
 	for _, reference := range c.References {
@@ -58,9 +58,11 @@ func New(c Config) (*Sink, error) {
 			return nil, err
 		}
 	}
-	if err = s.setOptions(); err != nil {
+	if err = s.setOptions(&c); err != nil {
 		return nil, err
 	}
+	c.SASL, c.Token, c.OAuth, c.Headers, c.References = SASL{}, "", OAuth{}, nil, nil
+	s.cfg = c
 	return s, nil
 }
 
