@@ -27,7 +27,7 @@ type recording struct {
 // killed and the row was sent twice.
 func TestReceiptsAreRecorded(t *testing.T) {
 	t.Parallel()
-	for name, broker := range map[string]func(t *testing.T) recording{"kafka": recordingKafka, "nats": recordingNATS} {
+	for name, broker := range map[string]func(t *testing.T) recording{"kafka": recordingKafka, "nats": recordingNATS, "redis": recordingRedis} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			scenes(t, servers.Spread(t, hosts()), "", func(s *scene) { s.recordsReceipts(broker(s.t)) })
