@@ -136,6 +136,7 @@ func deliverUntil(t *testing.T, s *nats.Sink, msgs []sink.Message) {
 		if time.Now().After(end) {
 			t.Fatalf("not delivered: %s", res.At(0).Detail)
 		}
+		<-time.After(10 * time.Millisecond) // a lane waits longer
 	}
 }
 

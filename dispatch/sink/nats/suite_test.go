@@ -27,12 +27,20 @@ const canary = "canary-7f3d2a91c4"
 type broker struct {
 	tb testing.TB
 	*servers.NATSServer
+	login natsgo.Option // of admin; nil for its password
 }
 
 // startBroker starts a server with a stream for orders.*, which change may alter.
 func startBroker(tb testing.TB, version servers.NATSVersion, change func(*jetstream.StreamConfig)) *broker {
 	tb.Helper()
-	b := &broker{tb, version.Start(tb, map[string]string{"max_payload": "64KB"})}
+	b := &broker{tb: tb, NATSServer: version.Start(tb, map[string]string{"max_payload": "64KB"})}
+	b.createStream(version, change)
+	return b
+}
+
+// createStream creates the stream.
+func (b *broker) createStream(version servers.NATSVersion, change func(*jetstream.StreamConfig)) {
+	b.tb.Helper()
 	config := jetstream.StreamConfig{
 		Name: "ORDERS", Subjects: []string{"orders.>"}, Storage: jetstream.FileStorage,
 		Duplicates: 2 * time.Minute, Discard: jetstream.DiscardNew, AllowAtomicPublish: version != servers.NATS29,
@@ -41,7 +49,6 @@ func startBroker(tb testing.TB, version servers.NATSVersion, change func(*jetstr
 		change(&config)
 	}
 	b.update(config)
-	return b
 }
 
 // admin calls a function with a connection of its own.
@@ -50,7 +57,11 @@ func (b *broker) admin(call func(ctx context.Context, js jetstream.JetStream) er
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.tb.Context()), patience)
 	defer cancel()
 	closed := make(chan struct{})
-	nc, err := natsgo.Connect(b.URL, natsgo.UserInfo("admin", "admin"), natsgo.ClosedHandler(func(*natsgo.Conn) { close(closed) }))
+	login := b.login
+	if login == nil {
+		login = natsgo.UserInfo("admin", "admin")
+	}
+	nc, err := natsgo.Connect(b.URL, login, natsgo.ClosedHandler(func(*natsgo.Conn) { close(closed) }))
 	if err != nil {
 		b.tb.Fatal(err)
 	}
@@ -95,37 +106,45 @@ func (b *broker) Start() { b.Restart(nil) }
 // messages returns the stored messages.
 func (b *broker) messages() (all []jetstream.Msg) {
 	b.tb.Helper()
-	b.admin(func(ctx context.Context, js jetstream.JetStream) error {
-		stream, err := js.Stream(ctx, "ORDERS")
-		if err != nil {
-			return err
-		}
-		left := int(stream.CachedInfo().State.Msgs)
-		consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy})
-		if err != nil {
-			return err
-		}
-		for left > 0 {
-			batch, err := consumer.Fetch(min(left, 500), jetstream.FetchMaxWait(patience))
-			if err != nil {
-				return err
-			}
-			for m := range batch.Messages() {
-				all = append(all, m)
-				left--
-			}
-			if batch.Error() != nil {
-				return batch.Error()
-			}
-		}
-		return nil
+	b.admin(func(ctx context.Context, js jetstream.JetStream) (err error) {
+		all, err = readAll(ctx, js)
+		return err
 	})
 	return all
 }
 
+// readAll returns the messages of the stream.
+func readAll(ctx context.Context, js jetstream.JetStream) (all []jetstream.Msg, err error) {
+	stream, err := js.Stream(ctx, "ORDERS")
+	if err != nil {
+		return nil, err
+	}
+	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy})
+	if err != nil {
+		return nil, err
+	}
+	for left := int(stream.CachedInfo().State.Msgs); left > 0; {
+		batch, err := consumer.Fetch(min(left, 500), jetstream.FetchMaxWait(patience))
+		if err != nil {
+			return nil, err
+		}
+		for m := range batch.Messages() {
+			all = append(all, m)
+			left--
+		}
+		if batch.Error() != nil {
+			return nil, batch.Error()
+		}
+	}
+	return all, nil
+}
+
 // Stored implements sinktest.Broker.
-func (b *broker) Stored() (ids []string) {
-	for _, m := range b.messages() {
+func (b *broker) Stored() []string { return msgIDs(b.messages()) }
+
+// msgIDs returns the Nats-Msg-Id of messages.
+func msgIDs(all []jetstream.Msg) (ids []string) {
+	for _, m := range all {
 		ids = append(ids, m.Headers().Get(jetstream.MsgIDHeader))
 	}
 	return ids

@@ -3,6 +3,7 @@ package servers
 import (
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,6 +46,33 @@ func (v NATSVersion) Start(tb testing.TB, settings map[string]string) *NATSServe
 	s.launchAnywhere()
 	s.URL = fmt.Sprintf("nats://127.0.0.1:%d", s.port)
 	return s
+}
+
+// Cluster starts servers that share their streams. Names begin with n1. They are ready before they
+// have elected a leader, so the first requests may fail.
+func (v NATSVersion) Cluster(tb testing.TB, size int) (all []*NATSServer) {
+	tb.Helper()
+	routes := make([]string, size)
+	for i := range routes {
+		err := onFreePort(func(port int) error {
+			routes[i] = fmt.Sprintf("127.0.0.1:%d", port)
+			l, err := net.Listen("tcp", routes[i])
+			if err != nil {
+				return errPortTaken
+			}
+			return l.Close()
+		})
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	for i := range routes {
+		all = append(all, v.Start(tb, map[string]string{
+			"server_name": fmt.Sprintf("n%d", i+1),
+			"cluster":     fmt.Sprintf("{name: c, listen: %q, routes: [nats://%s]}", routes[i], strings.Join(routes, ", nats://")),
+		}))
+	}
+	return all
 }
 
 // serve returns the command that serves on the server's port.
