@@ -2,10 +2,12 @@ package blackbox
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -30,24 +32,24 @@ func TestReceiptsAreRecorded(t *testing.T) {
 	for name, broker := range map[string]func(t *testing.T) recording{"kafka": recordingKafka, "nats": recordingNATS, "redis": recordingRedis} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			scenes(t, servers.Spread(t, hosts()), "", func(s *scene) { s.recordsReceipts(broker(s.t)) })
+			scenes(t, servers.Spread(t, hosts()), "", func(s *scene) { s.recordsReceipts(name, broker(s.t)) })
 		})
 	}
 }
 
-func (s *scene) recordsReceipts(of recording) {
+func (s *scene) recordsReceipts(name string, of recording) {
 	for _, column := range of.columns {
 		s.exec("ALTER TABLE outbox_events ADD COLUMN " + column)
 	}
 	s.config = fmt.Sprintf(`
-name: receipts
+name: receipts_%s
 source: {url: %q}
 outboxes:
   - {table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: bus, record: %s}
 sinks:
   bus: {%s, max-concurrent-groups: 4}
 admin: {listen: %s}
-`, s.database, of.record, of.sink, adminKey)
+`, name, s.database, of.record, of.sink, adminKey)
 	const rows, groups = 3000, "i % 50"
 	first := s.run()
 	s.number(1, rows/2, groups)
@@ -170,6 +172,31 @@ func recordingNATS(t *testing.T) recording {
 				return ""
 			}
 			return m.Header.Get("Row")
+		},
+	}
+}
+
+func recordingRedis(t *testing.T) recording {
+	server := servers.Redis(t, nil)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr, DisableIdentity: true})
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return recording{
+		sink:    fmt.Sprintf("type: redis, url: 'redis://%s', stream: 'orders.{kind}', headers: {row: '{id}'}", server.Addr),
+		record:  "{stream: redis_stream, id: redis_id}",
+		columns: []string{"redis_stream VARCHAR(250)", "redis_id VARCHAR(50)"},
+		names:   "redis_stream, redis_id",
+		rowAt: func(receipt string) string {
+			stream, id, _ := strings.Cut(receipt, "/")
+			found, err := client.XRange(t.Context(), stream, id, id).Result()
+			if err != nil || len(found) != 1 {
+				return ""
+			}
+			row, _ := found[0].Values["row"].(string)
+			return row
 		},
 	}
 }

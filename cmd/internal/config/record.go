@@ -13,11 +13,11 @@ import (
 // nil if they have none.
 func receiptsOf(sinkType string) []store.RecordColumn {
 	switch sinkType {
-	case "kafka":
+	case SinkKafka:
 		return []store.RecordColumn{{Receipt: "topic"}, {Receipt: "partition", Max: math.MaxInt32}, {Receipt: "offset", Max: math.MaxInt64}}
-	case "nats":
+	case SinkNATS:
 		return []store.RecordColumn{{Receipt: "stream"}, {Receipt: "sequence", Max: math.MaxInt64}}
-	case "redis":
+	case SinkRedis:
 		return []store.RecordColumn{{Receipt: "stream"}, {Receipt: "id"}}
 	}
 	return nil
