@@ -103,7 +103,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"lanes", "list", "--state", ""}, ""},
 		{[]string{"lanes", "pause", "--token-file", "re"}, "relay.yaml"},
 		{[]string{"deadletters", "requeue", "--a"}, "--admin,--all,--all-outboxes"},
-		{[]string{"quickstart", "--"}, "--fail-rate,--for,--groups,--help,--json,--keep,--rate,--source,--verbose"},
+		{[]string{"quickstart", "--"}, "--fail-rate,--for,--groups,--help,--json,--keep,--rate,--sink,--source,--verbose"},
 		{[]string{"quickstart", "--keep", "--f"}, "--fail-rate,--for"},
 		{[]string{"config", "check", "--"}, "--config,--help,--json"},
 		{[]string{"init", "--pr"}, "--print"},

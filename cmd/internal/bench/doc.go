@@ -28,7 +28,7 @@
 // # Brokers
 //
 // With --sink, each turn has a new topic of a broker instead of an HTTP receiver; see package
-// brokers. The floor then sends with the broker's own client, as the relay does, and the benchmark
+// demobroker. The floor then sends with the broker's own client, as the relay does, and the benchmark
 // reads the topic. The latency ends when the reader has the message.
 //
 // # Peers

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicebox/sluicebox/cmd/internal/bench/brokers"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/demobroker"
 )
 
 // Options configure a benchmark, with the flags of `sluicebox bench`. A zero value stands for
@@ -142,7 +142,7 @@ func (o *Options) checkSink(bad func(format string, args ...any)) {
 	if o.Sink == "" {
 		return
 	}
-	if err := brokers.Check(o.Sink.Reveal()); err != nil {
+	if err := demobroker.Check(o.Sink.Reveal()); err != nil {
 		bad("--sink: %w", err)
 	}
 	if !slices.Contains([]string{"latency", "drain", "ungrouped"}, o.Scenario) {

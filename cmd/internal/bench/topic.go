@@ -6,17 +6,18 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluicebox/sluicebox/cmd/internal/bench/brokers"
+	"github.com/sluicebox/sluicebox/cmd/internal/demobroker"
 	"github.com/sluicebox/sluicebox/cmd/internal/demodb"
 )
 
 // withTopic runs a turn with a receiver that reads a new topic of the broker.
 func (b *bench) withTopic(ctx context.Context, turn func(*receiver) (figures, error)) (f figures, err error) {
 	r := &receiver{url: b.opts.Sink.Reveal(), topic: demodb.NewName(namePrefix), ended: make(chan error, 1)}
-	topic, err := brokers.Create(ctx, r.url, r.topic)
+	topic, err := demobroker.Create(ctx, r.url, r.topic)
 	if err != nil {
 		return nil, err
 	}
+	defer topic.Close()
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/demobroker"
 )
 
 // Limits of the options. Within them an order number has at most 8 digits, and a row
@@ -28,6 +29,7 @@ type Options struct {
 	Groups   int           `default:"50" placeholder:"N" help:"Message groups. Default: ${default}."`
 	FailRate float64       `default:"0" placeholder:"SHARE" help:"Share of the requests, 0 to 0.9, that the receiver fails on purpose. Default: ${default}."`
 	Source   config.URL    `placeholder:"URL" help:"Server to use: postgres://user@host/database, in a new schema there, or mysql://, mariadb:// or mongodb://user@host/database, in a new database beside it. It is removed afterwards. Default: an SQLite file in a temporary folder."`
+	Sink     config.URL    `placeholder:"URL" help:"Broker to deliver to, in a new topic there: kafka://host:port or nats://host:port. It is removed afterwards. Default: an HTTP receiver."`
 	Keep     bool          `help:"Keep everything, and print where it is."`
 	JSON     bool          `name:"json" help:"Print the result as JSON, and no progress."`
 	Verbose  bool          `help:"Show the relay's log."`
@@ -48,6 +50,15 @@ func (o *Options) Validate() error {
 	}
 	if !(o.FailRate >= 0 && o.FailRate <= maxFailRate) { // NaN fails both comparisons
 		bad("--fail-rate is %g, must be between 0 and %g: the share of requests that fail", o.FailRate, maxFailRate)
+	}
+
+	if o.Sink != "" {
+		if err := demobroker.Check(o.Sink.Reveal()); err != nil {
+			bad("--sink: %w", err)
+		}
+		if o.FailRate > 0 {
+			bad("--fail-rate and --sink can't be used together: a broker does not fail on purpose")
+		}
 	}
 
 	switch {

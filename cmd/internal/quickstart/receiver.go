@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/demobroker"
 )
 
 const (
@@ -17,6 +19,52 @@ const (
 	maxRequest  = 4 << 20             // the relay sends just under 1 MiB
 	stopTimeout = 5 * time.Second
 )
+
+// destination is where the relay delivers to: the receiver, or a topic of a broker.
+type destination struct {
+	url   string
+	topic demobroker.Topic // nil without a broker
+	stop  func() error     // must be called
+}
+
+// startDestination starts a receiver, or creates a topic and reads it.
+func (q *quickstart) startDestination(ctx context.Context) (*destination, error) {
+	if q.opts.Sink == "" {
+		r, err := startReceiver(ctx, q.oracle, q.faults)
+		if err != nil {
+			return nil, err
+		}
+		return &destination{url: r.url, stop: r.stop}, nil
+	}
+	topic, err := demobroker.Create(ctx, q.opts.Sink.Reveal(), q.dbInfo.name)
+	if err != nil {
+		return nil, err
+	}
+	// The relay outlives the signal that ends the writers.
+	reading, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- topic.Read(reading, q.oracle.recordPayload) }()
+	return &destination{url: q.opts.Sink.String() + ", topic " + q.dbInfo.name, topic: topic, stop: func() error {
+		defer topic.Close()
+		cancel()
+		err := <-ended
+		if q.shouldKeep() {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+		defer cancel()
+		return errors.Join(err, topic.Remove(ctx))
+	}}, nil
+}
+
+// recordPayload records a row that arrived alone.
+func (o *oracle) recordPayload(payload []byte) {
+	row, err := parseOrder(payload)
+	if err != nil {
+		row = order{} // which was never written
+	}
+	o.recordRequest([]order{row}, time.Now())
+}
 
 // receiver is an HTTP server that speaks the FlowCatalyst API.
 type receiver struct {

@@ -130,12 +130,12 @@ func (q *quickstart) setUpAndRun(ctx context.Context) error {
 		return err
 	}
 	q.printText(q.env.Stderr, "%s\n", note)
-	to, err := startReceiver(ctx, q.oracle, q.faults)
+	to, err := q.startDestination(ctx)
 	if err != nil {
 		return err
 	}
 	var cfg *config.Config
-	if q.configFile, cfg, err = writeConfig(q.folder, q.dbInfo, to.url); err == nil {
+	if q.configFile, cfg, err = writeConfig(q.folder, q.dbInfo, to); err == nil {
 		if !q.opts.JSON {
 			q.printText(q.env.Stderr, "%s", q.openingText(to.url))
 		}

@@ -21,7 +21,7 @@ func TestConfigurationFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		db, at := newSQLite(dir, demodb.NewName(namePrefix))
-		path, cfg, err := writeConfig(dir, at, "http://127.0.0.1:1")
+		path, cfg, err := writeConfig(dir, at, &destination{url: "http://127.0.0.1:1"})
 		if err != nil {
 			t.Fatalf("%s: %v", folder, err)
 		}
@@ -47,7 +47,7 @@ func TestConfigurationFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, cfg, err := writeConfig(t.TempDir(), at, "http://127.0.0.1:1")
+	_, cfg, err := writeConfig(t.TempDir(), at, &destination{url: "http://127.0.0.1:1"})
 	if err != nil || cfg.Settings.Source.URL.Reveal() != at.url || cfg.Outboxes()[0].Schema != at.name {
 		t.Errorf("%+v, %v", cfg, err)
 	}
@@ -70,7 +70,7 @@ func TestConfigurationFileOfMySQL(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
-		_, cfg, err := writeConfig(t.TempDir(), at, "http://127.0.0.1:1")
+		_, cfg, err := writeConfig(t.TempDir(), at, &destination{url: "http://127.0.0.1:1"})
 		if err != nil {
 			t.Fatal(err)
 		}

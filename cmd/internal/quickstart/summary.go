@@ -140,7 +140,11 @@ func (q *quickstart) summaryText(s *state, wrong error) string {
 
 	line("")
 	line("  latency    p50 %s, p99 %s, from the commit to the receiver", shortTime(s.p50), shortTime(s.p99))
-	line("  rate       %g rows/s delivered, in %d requests", r.RowsPerS, f.requests)
+	requests := ""
+	if q.opts.Sink == "" {
+		requests = fmt.Sprintf(", in %d requests", f.requests)
+	}
+	line("  rate       %g rows/s delivered%s", r.RowsPerS, requests)
 	if asked := int(q.opts.For.Seconds() * float64(q.opts.Rate)); s.committed < asked*95/100 {
 		line("             %d orders were due: the database or this machine is at its limit", asked)
 	}
@@ -180,6 +184,8 @@ func nextStepsText(command string, source config.URL) string {
   %[1]s quickstart --source %[2]s://USER@HOST/DATABASE
       the same on your server, %[3]s;
       everything is removed afterwards
+  %[1]s quickstart --sink kafka://HOST:9092
+      delivers to a new topic of your broker; nats:// takes a new stream
   %[1]s quickstart --keep
       keeps the outbox, so that you can look at the table
 
@@ -204,14 +210,19 @@ func (q *quickstart) keptText() string {
 	if q.dbInfo.remainsNote != "" {
 		remove += "\n" + q.dbInfo.remainsNote
 	}
+	again := `Continue. The receiver ended with the quickstart, so name another:
+  SLUICEBOX_FLOWCATALYST_API_BASE_URL=http://127.0.0.1:8080 `
+	if q.opts.Sink != "" {
+		again = "Continue:\n  "
+		remove += "\nThe topic " + q.dbInfo.name + " of the broker stays too."
+	}
 	return fmt.Sprintf(`Kept: %s
 Configuration: %s
 
 Look at the table:
   %s
-Continue. The receiver ended with the quickstart, so name another:
-  SLUICEBOX_FLOWCATALYST_API_BASE_URL=http://127.0.0.1:8080 %s run -c %s
+%s%s run -c %s
 Remove it:
   %s
-`, q.dbInfo.description, q.configFile, q.dbInfo.inspectCommand, command, file, remove)
+`, q.dbInfo.description, q.configFile, q.dbInfo.inspectCommand, again, command, file, remove)
 }

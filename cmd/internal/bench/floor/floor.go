@@ -32,8 +32,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/sluicebox/sluicebox/cmd/internal/bench/brokers"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/demobroker"
 	"github.com/sluicebox/sluicebox/store"
 	mongostore "github.com/sluicebox/sluicebox/store/mongo"
 	mystore "github.com/sluicebox/sluicebox/store/mysql"
@@ -89,7 +89,7 @@ func (c *Config) Validate() error {
 	_, err := c.layout()
 	wrong(err != nil, "Layout: %w", err)
 	if c.Topic != "" {
-		err = brokers.Check(c.Endpoint)
+		err = demobroker.Check(c.Endpoint)
 		wrong(err != nil, "Endpoint: %w", err)
 	} else {
 		at, err := url.Parse(c.Endpoint)

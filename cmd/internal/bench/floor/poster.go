@@ -7,7 +7,7 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/sluicebox/sluicebox/cmd/internal/bench/brokers"
+	"github.com/sluicebox/sluicebox/cmd/internal/demobroker"
 )
 
 const (
@@ -27,7 +27,7 @@ func newSender(cfg *Config) (sender, error) {
 	if cfg.Topic == "" {
 		return newPoster(cfg.Endpoint, max(1, cfg.Senders)), nil
 	}
-	p, err := brokers.Produce(cfg.Endpoint, cfg.Topic)
+	p, err := demobroker.Produce(cfg.Endpoint, cfg.Topic)
 	if err != nil {
 		return nil, err
 	}
@@ -35,14 +35,14 @@ func newSender(cfg *Config) (sender, error) {
 }
 
 // producer sends rows to a topic of a broker.
-type producer struct{ brokers.Producer }
+type producer struct{ demobroker.Producer }
 
 func (p *producer) close() { p.Close() }
 
 func (p *producer) send(ctx context.Context, rows []row) error {
-	records := make([]brokers.Row, len(rows))
+	records := make([]demobroker.Row, len(rows))
 	for i, r := range rows {
-		records[i] = brokers.Row{Key: r.id, Payload: r.payload}
+		records[i] = demobroker.Row{Key: r.id, Payload: r.payload}
 	}
 	if err := p.Send(ctx, records); err != nil {
 		return fmt.Errorf("send row %s and %d others: %w", rows[0].id, len(rows)-1, err)

@@ -1,4 +1,4 @@
-package brokers
+package demobroker
 
 import (
 	"context"
@@ -45,6 +45,15 @@ func (t *kafkaTopic) Sink() (s config.Sink, secrets map[string]string) {
 	return config.Sink{Type: config.SinkKafka, Kafka: c}, nil
 }
 
+// Keys implements Topic.
+func (t *kafkaTopic) Keys() []string {
+	var brokers []string
+	for _, broker := range kafkaBrokers(t.at) {
+		brokers = append(brokers, config.Quote(broker))
+	}
+	return []string{"type: kafka", "brokers: [" + strings.Join(brokers, ", ") + "]", "topic: " + t.name}
+}
+
 // Read implements Topic.
 func (t *kafkaTopic) Read(ctx context.Context, record func(payload []byte)) error {
 	for {
@@ -63,10 +72,12 @@ func (t *kafkaTopic) Read(ctx context.Context, record func(payload []byte)) erro
 
 // Remove implements Topic.
 func (t *kafkaTopic) Remove(ctx context.Context) error {
-	defer t.client.Close()
 	_, err := kadm.NewClient(t.client).DeleteTopic(ctx, t.name)
 	return err
 }
+
+// Close implements Topic.
+func (t *kafkaTopic) Close() { t.client.Close() }
 
 // kafkaProducer is a client with the settings of the sink: it waits for all replicas and gathers
 // nothing.

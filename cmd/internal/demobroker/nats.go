@@ -1,4 +1,4 @@
-package brokers
+package demobroker
 
 import (
 	"context"
@@ -44,6 +44,11 @@ func (s *natsStream) Sink() (to config.Sink, secrets map[string]string) {
 	return config.Sink{Type: config.SinkNATS, NATS: c}, map[string]string{"url": s.at.String()}
 }
 
+// Keys implements Topic.
+func (s *natsStream) Keys() []string {
+	return []string{"type: nats", "url: " + config.Quote(s.at.String()), "subject: " + config.Quote(s.name+".{group}"), "stream: " + s.name}
+}
+
 // Read implements Topic.
 func (s *natsStream) Read(ctx context.Context, record func(payload []byte)) error {
 	consumer, err := s.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
@@ -62,9 +67,11 @@ func (s *natsStream) Read(ctx context.Context, record func(payload []byte)) erro
 
 // Remove implements Topic.
 func (s *natsStream) Remove(ctx context.Context) error {
-	defer s.conn.Close()
 	return s.js.DeleteStream(ctx, s.name)
 }
+
+// Close implements Topic.
+func (s *natsStream) Close() { s.conn.Close() }
 
 // natsProducer publishes to one subject of a stream.
 type natsProducer struct {

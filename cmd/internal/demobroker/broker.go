@@ -1,6 +1,6 @@
-// Package brokers gives a benchmark a topic of its own on a broker. A relay and the floor send rows
+// Package demobroker gives a benchmark or a demonstration a topic of its own on a broker. A relay and the floor send rows
 // there, and the benchmark reads them.
-package brokers
+package demobroker
 
 import (
 	"context"
@@ -20,12 +20,18 @@ type Topic interface {
 	// printed configuration hides, by key.
 	Sink() (s config.Sink, secrets map[string]string)
 
+	// Keys returns the same as lines of a configuration file, secrets included.
+	Keys() []string
+
 	// Read calls record with the payload of each message, from the first on, until the context
 	// ends. It then returns nil.
 	Read(ctx context.Context, record func(payload []byte)) error
 
-	// Remove removes the topic and closes the connection.
+	// Remove removes the topic.
 	Remove(ctx context.Context) error
+
+	// Close closes the connection.
+	Close()
 }
 
 // Row is a row to send.
