@@ -134,22 +134,3 @@ func TestRedisFaults(t *testing.T) {
 		expectStop(s.t, s.relay)
 	})
 }
-
-func recordingRedis(t *testing.T) recording {
-	server := servers.Redis(t, nil)
-	stored := map[string]string{}
-	return recording{
-		sink:    fmt.Sprintf("type: redis, url: 'redis://%s', stream: events", server.Addr),
-		record:  "{stream: redis_stream, id: redis_id}",
-		columns: []string{"redis_stream VARCHAR(250)", "redis_id VARCHAR(50)"},
-		names:   "redis_stream, redis_id",
-		rowAt: func(receipt string) string {
-			if len(stored) == 0 {
-				for _, e := range redisEntries(t, server, "events") {
-					stored["events/"+e.ID] = fmt.Sprint(e.Values["id"])
-				}
-			}
-			return stored[receipt]
-		},
-	}
-}
