@@ -33,6 +33,10 @@ type Connection struct {
 	// is for client ids and the User-Agent.
 	Client string
 
+	// MaxBackoff is the longest pause before a retry. A probe may compare it with the time in
+	// which the destination drops duplicates. 0 leaves that out.
+	MaxBackoff time.Duration
+
 	// Receipts asks for the receipts of delivered messages, because an outbox records them; see
 	// Outcome. A sink may return none otherwise.
 	Receipts bool

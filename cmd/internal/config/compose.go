@@ -16,7 +16,6 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/dispatch/sink/kafka"
-	"github.com/sluicebox/sluicebox/dispatch/sink/nats"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -133,17 +132,6 @@ func (s *Sink) kafka(client string) destination {
 func (s *Sink) setWebhookDefaults() {
 	s.Webhook = webhook.DefaultConfig()
 	s.Webhook.HTTP = webhook.HTTP{} // settings of every sink
-}
-
-// setNATSDefaults sets the defaults of the keys of NATS.
-func (s *Sink) setNATSDefaults() { s.NATS = nats.DefaultConfig() }
-
-// nats returns the destination of a NATS sink.
-func (s *Sink) nats(client string) destination {
-	c := s.NATS
-	c.Connect(s.connection(client))
-	c.MaxBackoff = s.Backoff.Max
-	return destinationOf(&c, nats.New)
 }
 
 // Relay returns the options of the relay. agent is the User-Agent of sinks without one. The

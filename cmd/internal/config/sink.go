@@ -93,7 +93,7 @@ func sinkTypes() map[string]sinkType {
 		SinkWebhook:      {(*Sink).setWebhookDefaults, (*Sink).webhook, (*checker).requireWebhook},
 		SinkKafka:        {func(s *Sink) { s.Kafka = kafka.DefaultConfig() }, (*Sink).kafka, nil},
 		SinkLog:          typeOf(func(s *Sink) *logfile.Config { return &s.Log }, logfile.DefaultConfig, logfile.New),
-		SinkNATS:         {(*Sink).setNATSDefaults, (*Sink).nats, nil},
+		SinkNATS:         typeOf(func(s *Sink) *nats.Config { return &s.NATS }, nats.DefaultConfig, nats.New),
 		SinkRedis:        typeOf(func(s *Sink) *redis.Config { return &s.Redis }, redis.DefaultConfig, redis.New),
 	}
 }
@@ -158,7 +158,7 @@ func defaultSink(d Delivery) Sink {
 func (s *Sink) connection(client string) sink.Connection {
 	return sink.Connection{
 		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile, RequestTimeout: s.RequestTimeout, ErrorDetail: s.ErrorDetail,
-		Senders: s.MaxConcurrentGroups, Client: client, Receipts: s.Receipts, References: s.References,
+		Senders: s.MaxConcurrentGroups, Client: client, MaxBackoff: s.Backoff.Max, Receipts: s.Receipts, References: s.References,
 	}
 }
 

@@ -63,10 +63,6 @@ type Config struct {
 
 	event.Settings  `yaml:",inline"`
 	sink.Connection `yaml:"-"`
-
-	// MaxBackoff is the longest pause before a retry, with which Probe compares the duplicate
-	// window of the stream. 0 leaves that out.
-	MaxBackoff time.Duration `yaml:"-"`
 }
 
 // DefaultConfig returns the defaults. URL and Subject remain to be set.
