@@ -2,12 +2,14 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -15,7 +17,7 @@ import (
 )
 
 // testTimeout bounds a call to the cluster.
-const testTimeout = 30 * time.Second
+const testTimeout = time.Minute
 
 // cluster is a cluster with an administrator.
 type cluster struct {
@@ -43,7 +45,7 @@ func (c *cluster) context(t testing.TB) context.Context {
 	return ctx
 }
 
-// topic is a topic of a test.
+// topicOf is a topic of a test.
 type topicOf struct {
 	*cluster
 	tb         testing.TB
@@ -59,10 +61,50 @@ func (c *cluster) create(t testing.TB, partitions int32, settings map[string]*st
 	return to
 }
 
+// make creates the topic, and returns once all brokers know it. A cluster that lacks a broker for
+// a moment, because the machine is busy, is asked again.
 func (to *topicOf) make(settings map[string]*string) {
 	to.tb.Helper()
-	if _, err := to.admin.CreateTopic(to.context(to.tb), to.partitions, int16(len(to.Brokers)), settings, to.name); err != nil {
-		to.tb.Fatal(err)
+	ctx := to.context(to.tb)
+	for {
+		_, err := to.admin.CreateTopic(ctx, to.partitions, int16(len(to.Brokers)), settings, to.name)
+		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) {
+			break
+		}
+		to.again(ctx, err)
+	}
+	for _, b := range to.Brokers {
+		client, err := kgo.NewClient(kgo.SeedBrokers(b.Address))
+		if err != nil {
+			to.tb.Fatal(err)
+		}
+		defer client.Close()
+		for {
+			all, err := kadm.NewClient(client).ListTopics(ctx, to.name)
+			if err == nil && all[to.name].Err == nil && !hasNoLeader(all[to.name]) {
+				break
+			}
+			to.again(ctx, err)
+		}
+	}
+}
+
+func hasNoLeader(d kadm.TopicDetail) bool {
+	for _, p := range d.Partitions {
+		if p.Leader < 0 || p.Err != nil {
+			return true
+		}
+	}
+	return len(d.Partitions) == 0
+}
+
+// again waits before the next look at the cluster, and fails the test if there is no time left.
+func (to *topicOf) again(ctx context.Context, err error) {
+	to.tb.Helper()
+	select {
+	case <-ctx.Done():
+		to.tb.Fatalf("topic %s: %v", to.name, err)
+	case <-time.After(20 * time.Millisecond):
 	}
 }
 

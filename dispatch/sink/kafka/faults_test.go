@@ -208,11 +208,7 @@ func (to *topicOf) moveLeaders() (repair func()) {
 			to.tb.Error(err)
 		}
 		for to.leader() != first {
-			select {
-			case <-ctx.Done():
-				to.tb.Fatalf("broker %d does not lead the partitions", first)
-			case <-time.After(20 * time.Millisecond):
-			}
+			to.again(ctx, errNoLeader)
 		}
 	}
 }

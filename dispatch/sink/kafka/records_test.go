@@ -20,7 +20,8 @@ import (
 
 // What a consumer gets, and how the relay authenticates, on one real broker.
 func TestRecords(t *testing.T) {
-	c := newCluster(t, 1, nil)
+	// A broker that a busy machine delays keeps its partitions.
+	c := newCluster(t, 1, map[string]string{"broker.session.timeout.ms": "60000"})
 	t.Run("Formats", c.testFormats)
 	t.Run("Keys", c.testKeys)
 	t.Run("Compression", c.testCompression)

@@ -2,10 +2,12 @@ package kafka
 
 import (
 	"bytes"
+	"errors"
 	"sync"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
@@ -71,6 +73,11 @@ func deleteTopic(tb testing.TB, b sinktest.Broker) (repair func()) {
 	to := b.(*topicOf)
 	if _, err := to.admin.DeleteTopic(to.context(tb), to.name); err != nil {
 		tb.Fatal(err)
+	}
+	for ctx := to.context(tb); ; to.again(ctx, nil) {
+		if all, err := to.admin.ListTopics(ctx, to.name); err == nil && errors.Is(all[to.name].Err, kerr.UnknownTopicOrPartition) {
+			break
+		}
 	}
 	return func() { to.make(nil) }
 }

@@ -179,10 +179,10 @@ func (b *KafkaBroker) serve() (cmd *exec.Cmd, ready string) {
 	file := filepath.Join(b.base, "server.properties")
 	write(b.tb, file, text.String())
 
-	cmd = exec.Command("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+	cmd = exec.Command("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:SharedArchiveFile=classes.jsa",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
-		"-cp", filepath.Join(b.bin, "lib", "*"), "kafka.Kafka", file)
-	cmd.Dir, cmd.Env = b.base, b.env
+		"-cp", "lib/*", "kafka.Kafka", file) // as the archive was made
+	cmd.Dir, cmd.Env = b.bin, b.env
 	cmd.SysProcAttr = killedAttributes()
 	return cmd, "Kafka Server started"
 }
