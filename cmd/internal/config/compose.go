@@ -165,11 +165,13 @@ func (c *Config) Relay(agent string) (sluicebox.Options, error) {
 // sinkInputs are the settings and file contents that a sink is opened with.
 type sinkInputs struct {
 	settings Sink
-	files    [3][sha256.Size]byte // hashes of the certificates and the key
+	files    [5][sha256.Size]byte // hashes of the certificates, the keys and the credentials
 }
 
 // files returns the files that opening the sink reads; "" is none.
-func (s *Sink) files() [3]string { return [...]string{s.CAFile, s.CertFile, s.KeyFile} }
+func (s *Sink) files() [5]string {
+	return [...]string{s.CAFile, s.CertFile, s.KeyFile, s.NATS.CredsFile, s.NATS.NKeyFile}
+}
 
 // relaySinks returns the sinks by name.
 func (c *Config) relaySinks(agent string) map[string]sluicebox.Sink {

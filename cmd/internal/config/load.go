@@ -56,7 +56,7 @@ func (c *Config) SinkReferenceErrors(sink string) error { return c.unreadable[si
 // does not read the configuration file again.
 func (c *Config) Reread() (*Config, error) { return c.reread() }
 
-// Files returns the referenced files and the files of the sinks' certificates.
+// Files returns the referenced files and the files of the sinks' certificates and credentials.
 func (c *Config) Files() []string {
 	files := slices.Clone(c.files)
 	for _, s := range c.Settings.Sinks {

@@ -3,6 +3,7 @@ package config_test
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -266,5 +267,15 @@ sinks:
 	}
 	if printed := string(asYAML); strings.Count(printed, "wire:") != 1 || strings.Contains(printed, "numbers:") {
 		t.Errorf("keys that have no place are printed:\n%s", printed)
+	}
+}
+
+// A sink is opened anew if one of its credential files changes, so the relay watches them.
+func TestFilesOfCredentials(t *testing.T) {
+	cfg := load(t, source+"outboxes: [{table: a, layout: flowcatalyst, kind: EVENT, sink: a}]\nsinks:\n"+
+		"  a: {type: nats, url: 'nats://n', subject: s, creds-file: /a.creds, ca-file: /ca.pem}\n"+
+		"  b: {type: nats, url: 'nats://n', subject: s, nkey-file: /b.nk}\n")
+	if got, want := cfg.Files(), []string{"/a.creds", "/b.nk", "/ca.pem"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -109,7 +109,7 @@ type session struct {
 	watched map[string]*watch // by subject
 }
 
-// watch tells the senders to a subject that they may not publish to it. The server says so
+// watch ends the requests to a subject to which the user may not publish. The server reports that
 // beside the answers, so a request would otherwise wait until it times out.
 type watch struct {
 	senders int
@@ -160,7 +160,7 @@ func (s *session) unwatch(subject string, w *watch) {
 	}
 }
 
-// onError handles what a server says beside the answers.
+// onError handles the errors that a server reports beside the answers.
 func (s *session) onError(_ *nats.Conn, _ *nats.Subscription, err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return // the next request fails too, and has the reason

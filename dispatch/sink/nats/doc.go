@@ -18,7 +18,7 @@
 //
 // A batch that repeats a message of the duplicate window is refused as a whole, for example if the
 // answer to the first attempt was lost. Then its messages are sent one after the other, and the
-// stream drops those that it has.
+// stream drops the repeated ones.
 //
 // # Connection
 //

@@ -20,7 +20,7 @@ import (
 // askTimeout bounds each question of a probe.
 const askTimeout = 3 * time.Second
 
-// report collects what a probe finds.
+// report collects the findings of a probe.
 type report struct {
 	facts, doubts, mistakes []string
 }

@@ -16,15 +16,16 @@ const (
 	maxSubject = 2 << 10
 
 	// notInSubject are the characters of a value that are encoded although they are visible:
-	// separators and wildcards, and the beginning of the subjects of the system. Percent signs
-	// are encoded too, so different values stay different.
-	notInSubject = ".*>$"
+	// separators and wildcards, the beginning of the subjects of the system, and the quotes around
+	// a subject in an error of the server. Percent signs are encoded too, so different values stay
+	// different.
+	notInSubject = ".*>$\""
 
 	// notInStream are the characters that no name of a stream has (server, isValidName).
 	notInStream = " \t\r\n\f.*>/\\"
 )
 
-// checkSubject returns what is wrong with a template of subjects, "" if nothing.
+// checkSubject returns the fault of a template of subjects, "" if it has none.
 func checkSubject(text string) string {
 	if text == "" {
 		return "is not set; set it to the subject of the messages, for example orders.{group}"
@@ -47,7 +48,7 @@ func checkSubject(text string) string {
 	return ""
 }
 
-// checkStream returns what is wrong with a template of names of streams, "" if nothing.
+// checkStream returns the fault of a template of names of streams, "" if it has none.
 func checkStream(text string) string {
 	t, err := template.Parse(text)
 	switch {

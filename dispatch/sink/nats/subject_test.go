@@ -22,7 +22,7 @@ func TestSubjectOfFields(t *testing.T) {
 		"dots":      {"a.b", "..", "shop.order%2Epaid.v1-a%2Eb.%2E%2E", ""},
 		"wildcards": {"*", ">", "shop.order%2Epaid.v1-%2A.%3E", ""},
 		"blanks":    {"a b", "a\r\n\tb", "shop.order%2Epaid.v1-a%20b.a%0D%0A%09b", ""},
-		"percent":   {"%2E", "$JS", "shop.order%2Epaid.v1-%252E.%24JS", ""},
+		"percent":   {"%2E", "$JS\"", "shop.order%2Epaid.v1-%252E.%24JS%22", ""},
 		"not ASCII": {"é", "\xff", "shop.order%2Epaid.v1-%C3%A9.%FF", ""},
 		"empty":     {"", "g", "", "a value of the row in the subject is empty"},
 		"long":      {"a", strings.Repeat("x", 2048), "", "subject of 2071 bytes exceeds 2048"},
