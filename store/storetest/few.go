@@ -70,6 +70,7 @@ func fewTests() []test {
 		{"a claim at once of a dead predecessor's row", (*suite).testClaimAtOnce, timesClaims},
 		{"an outcome of each status", (*suite).testFewOutcomes, nil},
 		{"several outcomes of one row", (*suite).testFewTwice, nil},
+		{"receipts of deliveries", (*suite).testReceipts, keepsDelivered},
 		{"what is read of each row", (*suite).testFewReads, nil},
 		{"delivered rows after their retention", (*suite).testFewPrune, prunes},
 		{"check names what is missing", (*suite).testCheck, nil},

@@ -447,10 +447,13 @@ func kafkaReceipt(topic, partition, offset string) []store.Receipt {
 // with a row that has none and one that has a part.
 func (s *suite) testReceipts(t *testing.T) {
 	b := s.recording().start(t, 0)
-	all := append(rows(250), row("none"), row("part"), row("dead"), row("retried"))
+	all := append(rows(250), row("none"), row("part"), row("retried"))
+	if !lacksFailed(&s.layout) {
+		all = append(all, row("dead"))
+	}
 	b.insert(t, "a", all...)
 	b.insert(t, "b", row("00000"))
-	want := map[string]string{"none": "~,~,~,~", "part": "~,~,7,7", "dead": "~,~,~,~", "retried": "~,~,~,~"}
+	want := map[string]string{"none": "~,~,~,~", "part": "~,~,7,7", "retried": "~,~,~,~"}
 	call := []store.Outcome{{Ref: ref("b", "00000"), Status: store.Completed, At: now(), Receipt: kafkaReceipt("other", "1", "2")}}
 	at := now()
 	for i, r := range all {
@@ -461,6 +464,7 @@ func (s *suite) testReceipts(t *testing.T) {
 			o.Receipt = []store.Receipt{{Name: "offset", Value: "7"}, {Name: "unknown", Value: "x"}}
 		case "dead": // only a delivery has a receipt
 			o.Status, o.Receipt = store.Failed, kafkaReceipt("t", "1", "2")
+			want[r.ID] = "~,~,~,~"
 		case "retried":
 			o.Status, o.Receipt = store.Pending, kafkaReceipt("t", "1", "2")
 		default:
@@ -484,22 +488,28 @@ func (s *suite) testReceipts(t *testing.T) {
 		t.Errorf("row of the other outbox: got %+v, want receipt other,1,2,2", got)
 	}
 
-	// Beside a row that is missing, a store may write the others in another way.
-	b.insert(t, "b", rows(70)[1:]...)
-	call = []store.Outcome{{Ref: ref("b", "never there"), Status: store.Completed, At: at, Receipt: kafkaReceipt("t", "0", "0")}}
-	for i, r := range rows(70)[1:] {
-		call = append(call, store.Outcome{Ref: ref("b", r.ID), Status: store.Completed, At: at, Receipt: kafkaReceipt("t", "0", strconv.Itoa(i))})
-	}
-	for i, result := range b.settle(t, call...) {
-		if want := fmt.Sprintf("t,0,%d,%d", i-1, i-1); i == 0 && result != store.WasGone || i > 0 && b.read(t, "b", call[i].ID).Receipt != want {
-			t.Errorf("outcome %d beside a missing row: got %d and %+v, want receipt %s", i, result, b.read(t, "b", call[i].ID), want)
-		}
-	}
+	b.settleBesideMissing(t)
 
 	// A settled row keeps its receipt: its delivery is the first that was recorded.
 	again := store.Outcome{Ref: ref("a", "part"), Status: store.Completed, At: now(), Receipt: kafkaReceipt("late", "1", "9")}
 	if got := b.settle(t, again); got[0] != store.WasSettled || b.read(t, "a", "part").Receipt != want["part"] {
 		t.Errorf("second outcome: got %d and receipt %s, want WasSettled and %s", got[0], b.read(t, "a", "part").Receipt, want["part"])
+	}
+}
+
+// settleBesideMissing writes the receipts of rows together with one that is missing, because a store
+// may then write the others in another way.
+func (b *bench) settleBesideMissing(t *testing.T) {
+	t.Helper()
+	b.insert(t, "b", rows(70)[1:]...)
+	call := []store.Outcome{{Ref: ref("b", "never there"), Status: store.Completed, At: now(), Receipt: kafkaReceipt("t", "0", "0")}}
+	for i, r := range rows(70)[1:] {
+		call = append(call, store.Outcome{Ref: ref("b", r.ID), Status: store.Completed, At: call[0].At, Receipt: kafkaReceipt("t", "0", strconv.Itoa(i))})
+	}
+	for i, result := range b.settle(t, call...) {
+		if want := fmt.Sprintf("t,0,%d,%d", i-1, i-1); i == 0 && result != store.WasGone || i > 0 && b.read(t, "b", call[i].ID).Receipt != want {
+			t.Errorf("outcome %d beside a missing row: got %d and %+v, want receipt %s", i, result, b.read(t, "b", call[i].ID), want)
+		}
 	}
 }
 
