@@ -62,7 +62,11 @@ func New(c Config) (*Sink, error) {
 		}
 		hosts = append(hosts, u.Host)
 	}
-	red := redact.New(c.ErrorDetail == sink.ErrorDetailStatus, string(c.Password), string(c.Token))
+	secrets := append(c.Secrets(), string(c.Password), string(c.Token))
+	for _, reference := range c.References {
+		secrets = append(secrets, redact.ReferenceSecrets(string(reference))...)
+	}
+	red := redact.New(c.ErrorDetail == sink.ErrorDetailStatus, secrets...)
 	return &Sink{
 		limits:     c.Limits(""),
 		subject:    template.MustParse(c.Subject),
