@@ -69,6 +69,10 @@ func (w *sinkObserver) Requested(req dispatch.RequestInfo, res *sink.Result, too
 		}
 	}
 
+	if res.Notice != "" {
+		w.relay.log.Warn("destination changed", "sink", w.sink, "notice", res.Notice)
+	}
+
 	w.proved(res.Class == sink.Delivered)
 
 	worst := sink.Outcome{Class: res.Class, Detail: res.Detail}

@@ -92,6 +92,18 @@ func TestSkippedRowsAreLogged(t *testing.T) {
 	})
 }
 
+// A change that a sink noticed is logged each time.
+func TestNoticesAreLogged(t *testing.T) {
+	var log bytes.Buffer
+	w := &sinkObserver{relay: &Relay{log: slog.New(slog.NewTextHandler(&log, nil))}, sink: "p", SinkObserver: &countingSink{}}
+	for _, notice := range []string{"topic a grew", "", "topic b grew"} {
+		w.Requested(dispatch.RequestInfo{Rows: 1, Lanes: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}, Notice: notice}, 0)
+	}
+	if said := log.String(); strings.Count(said, "destination changed") != 2 || !strings.Contains(said, `sink=p notice="topic b grew"`) {
+		t.Errorf("the log says:\n%s", said)
+	}
+}
+
 // An alarm is logged once per interval, does not hide other alarms, and a storm of alarms
 // is limited.
 func TestRepeatedAlarmsAreSuppressed(t *testing.T) {

@@ -246,6 +246,11 @@ type Result struct {
 	// metric.
 	Skipped int
 
+	// Notice is a fact about the destination that the log should have, "" for none. For
+	// example, a topic got more partitions, which moves the keys of its records. It holds no
+	// secret.
+	Notice string
+
 	// Unsent: no request was made, because the first message can never be sent. The result
 	// proves nothing about the receiver.
 	Unsent bool

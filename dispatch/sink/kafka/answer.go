@@ -31,9 +31,6 @@ const (
 
 	// failed: the batch is not stored, and another attempt at once would not help.
 	failed
-
-	// unsequenced: the batch is not stored, because the broker does not know the producer.
-	unsequenced
 )
 
 // answer is the answer to an attempt.
@@ -56,16 +53,13 @@ func verdictOf(err error) verdict {
 	case err == nil:
 		return stored
 	case is(err, errNoLeader, kerr.NotLeaderForPartition, kerr.LeaderNotAvailable, kerr.ReplicaNotAvailable, kerr.FencedLeaderEpoch,
-		kerr.UnknownLeaderEpoch, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InconsistentTopicID, kerr.KafkaStorageError):
+		kerr.UnknownLeaderEpoch, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InconsistentTopicID):
 		return moved
-	case is(err, kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.NetworkException):
+	case is(err, kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.NetworkException, kerr.KafkaStorageError):
 		return unanswered
 	case is(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.PolicyViolation,
 		kerr.UnsupportedForMessageFormat, kerr.CorruptMessage):
 		return rejected
-	case is(err, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping,
-		kerr.DuplicateSequenceNumber, kerr.ProducerFenced):
-		return unsequenced
 	case errors.As(err, new(*kerr.Error)):
 		return failed
 	}

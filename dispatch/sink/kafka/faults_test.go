@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -33,11 +34,43 @@ func rounds(t *testing.T) int {
 	return n
 }
 
+// A cluster of three brokers loses some of them.
+func TestCluster(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	t.Run("Faults", c.testFaults)
+	t.Run("TooFewReplicas", c.testTooFewReplicas)
+}
+
+// A topic with fewer replicas in sync than it demands takes no rows. They are delivered once it
+// has enough again.
+func (c *cluster) testTooFewReplicas(t *testing.T) {
+	to := c.create(t, 1, map[string]*string{"min.insync.replicas": kadm.StringPtr("3")})
+	cfg := to.config()
+	cfg.RequestTimeout = 5 * time.Second
+	s := open(t, cfg)
+	deliverAll(t, s, row("a", 0))
+	follower := to.Brokers[to.leader()%3]
+	follower.Stop("fast") // it leaves the replicas in sync
+	res := s.Deliver(t.Context(), []sink.Message{row("b", 0)})
+	if res.Class != sink.Unavailable || !strings.Contains(res.Detail, "NOT_ENOUGH_REPLICAS") {
+		t.Errorf("with two replicas in sync of three a row is %s: %s", res.Class, res.Detail)
+	}
+	if out := s.Probe(t.Context(), ""); out.Class != sink.Unavailable || !strings.Contains(out.Detail, "until more replicas are in sync") {
+		t.Errorf("the probe is %s: %s", out.Class, out.Detail)
+	}
+	follower.Restart(nil)
+	for ctx := to.context(t); s.Deliver(ctx, []sink.Message{row("b", 0)}).Class != sink.Delivered; {
+		to.again(ctx, errors.New("row b is not delivered"))
+	}
+	if got := fmt.Sprint(to.Stored()); got != "[a b]" {
+		t.Errorf("the topic has the rows %s, want [a b]", got)
+	}
+}
+
 // Brokers are killed, frozen for longer than a request may take, and lose their partitions to
 // others, while senders deliver. Each row is stored, and the first arrivals of each group are
 // in order. Every delivered row is stored, and rows arrive twice only because of the faults.
-func TestFaults(t *testing.T) {
-	c := newCluster(t, 3, nil)
+func (c *cluster) testFaults(t *testing.T) {
 	to := c.create(t, 4, map[string]*string{"min.insync.replicas": kadm.StringPtr("2")})
 	cfg := to.config()
 	cfg.RequestTimeout = time.Second

@@ -37,14 +37,15 @@ type producer struct {
 	turn  int        // the latest partition of rows without a key
 
 	// id numbers the batches; see sequence. hasID is false before the first batch, and after
-	// one whose outcome is unknown: a broker that has stored it would take the next one with
-	// its numbers for the same, and drop it.
+	// one that may be stored although its rows are not delivered: the broker would take the
+	// next one, which has its numbers, for a repetition, and drop it.
 	id    int64
 	epoch int16
 	hasID bool
 	next  map[topicPartition]int32
 
-	connected bool // the client knows the brokers
+	connected bool   // the client knows the brokers
+	notice    string // for the next result
 }
 
 type topicPartition struct {
@@ -122,8 +123,8 @@ func (p *producer) store(ctx context.Context, t *topic, records []record, batche
 		}
 	}
 	for _, b := range batches {
-		if b.unknown || b.answer.verdict == unsequenced {
-			p.hasID = false
+		if b.unknown || b.answer.verdict != stored && b.answer.verdict != rejected {
+			p.hasID = false // the broker may have stored it, whatever it answered
 		}
 	}
 }

@@ -28,6 +28,7 @@ func TestRecords(t *testing.T) {
 	t.Run("Sizes", c.testSizes)
 	t.Run("Topics", c.testTopics)
 	t.Run("Partitions", c.testPartitions)
+	t.Run("Growth", c.testGrowth)
 	t.Run("Credentials", c.testCredentials)
 	t.Run("Probe", c.testProbe)
 }
@@ -209,6 +210,29 @@ func (c *cluster) testPartitions(t *testing.T) {
 				t.Errorf("key %s is in partition %d of %d, want %d", key, got, n, want)
 			}
 		}
+	}
+}
+
+// New partitions are noticed, once.
+func (c *cluster) testGrowth(t *testing.T) {
+	to := c.create(t, 1, nil)
+	s := open(t, to.config())
+	deliverAll(t, s, row("a", 0))
+	if _, err := to.admin.CreatePartitions(to.context(t), 3, to.name); err != nil {
+		t.Fatal(err)
+	}
+	for ctx := to.context(t); ; to.again(ctx, nil) {
+		if all, err := to.admin.ListTopics(ctx, to.name); err == nil && len(all[to.name].Partitions) == 4 && !hasNoLeader(all[to.name]) {
+			break
+		}
+	}
+	s.topics.forget(to.name) // as after a minute
+	if res := deliverAll(t, s, row("b", 0)); !strings.Contains(res.Notice, "4 partitions instead of 1") {
+		t.Errorf("the notice is %q", res.Notice)
+	}
+	s.topics.forget(to.name)
+	if res := deliverAll(t, s, row("c", 0)); res.Notice != "" {
+		t.Errorf("the second notice is %q", res.Notice)
 	}
 }
 

@@ -57,6 +57,7 @@ func (r *request) deliver(ctx context.Context, p *producer) sink.Result {
 		return r.result(false)
 	}
 	waiting := r.batches(p, t)
+	unsent := len(waiting) == 0
 	for len(waiting) > 0 {
 		var now, later []*batch
 		for _, b := range waiting {
@@ -72,7 +73,7 @@ func (r *request) deliver(ctx context.Context, p *producer) sink.Result {
 		}
 		waiting = later
 	}
-	return r.result(false)
+	return r.result(unsent)
 }
 
 // fail sets the outcome of all rows that have none.

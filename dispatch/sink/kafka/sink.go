@@ -84,7 +84,9 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 		return sink.Result{Outcome: s.outcomeOf("connect", err)}
 	}
 	defer s.release(ctx, p)
-	return r.deliver(ctx, p)
+	res := r.deliver(ctx, p)
+	res.Notice, p.notice = p.notice, ""
+	return res
 }
 
 // take returns a producer that no other request uses.

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -61,20 +62,29 @@ func (ts *topics) get(name string) *topic {
 	return nil
 }
 
-func (ts *topics) put(t *topic) {
+// put keeps a topic. notice says that it has more partitions than before.
+func (ts *topics) put(t *topic) (notice string) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if ts.known == nil {
 		ts.known = map[string]*topic{}
 	}
+	if before := ts.known[t.name]; before != nil && before.id == t.id && len(before.leaders) < len(t.leaders) {
+		notice = fmt.Sprintf("topic %s has %d partitions instead of %d, so that rows of a group may be read before earlier ones in their old partition", t.name, len(t.leaders), len(before.leaders))
+	}
 	ts.known[t.name] = t
+	return notice
 }
 
 // forget makes the next request read the topic again.
 func (ts *topics) forget(name string) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	delete(ts.known, name)
+	if t := ts.known[name]; t != nil {
+		old := *t
+		old.read = time.Time{}
+		ts.known[name] = &old
+	}
 }
 
 // topic returns a topic, and reads it if it is not known.
@@ -95,7 +105,7 @@ func (p *producer) load(ctx context.Context, name string) (*topic, error) {
 	}
 	p.connected = true
 	p.readLimits(ctx, t)
-	p.sink.topics.put(t)
+	p.notice = cmp.Or(p.sink.topics.put(t), p.notice)
 	return t, nil
 }
 
