@@ -87,12 +87,8 @@ func (s *Sink) prepare(ctx context.Context, pipe redis.Pipeliner, msgs []sink.Me
 
 // entry returns the stream of a message, and the fields and values of its entry.
 func (s *Sink) entry(m *sink.Message) (stream string, args []any, reason string) {
-	stream, missing := s.stream.Text(m, event.AsIs)
-	switch {
-	case missing != "":
-		return "", nil, "row has no " + missing + ", which stream needs"
-	case stream == "":
-		return "", nil, "name of the stream is empty"
+	if stream, reason = streamOf(&s.stream, m); reason != "" {
+		return "", nil, reason
 	}
 	msg, reason := s.encoder.Encode(m)
 	if reason != "" {

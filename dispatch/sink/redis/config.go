@@ -2,12 +2,15 @@ package redis
 
 import (
 	"cmp"
+	"fmt"
 	"net"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
@@ -55,11 +58,15 @@ func (c *Config) Validate() error {
 	if _, err := parseServer(string(c.URL)); err != "" {
 		bad.Add("url", "%s", err)
 	}
-	switch _, err := template.Parse(c.Stream); {
+	switch t, err := template.Parse(c.Stream); {
 	case c.Stream == "":
 		bad.Add("stream", "is not set; set it to the name of the stream, for example orders or orders.{kind}")
 	case err != nil:
 		bad.Add("stream", "%s", err)
+	case t.Fixed():
+		if _, reason := streamOf(&t, &sink.Message{}); reason != "" {
+			bad.Add("stream", "is invalid: %s", reason)
+		}
 	}
 	if c.MaxLength < 0 {
 		bad.Add("max-length", "is %d, must be at least 1, or 0 for no limit", c.MaxLength)
@@ -115,14 +122,34 @@ func (c *Config) Limits(string) sink.Limits {
 	limits := sink.Limits{Mode: sink.Prefix, MaxItems: maxItems, MaxBytes: maxBytes}
 	stream := template.MustParse(c.Stream)
 	if stream.Fixed() {
-		limits.Endpoint, _ = stream.Text(&sink.Message{}, event.AsIs)
+		limits.Endpoint, _ = streamOf(&stream, &sink.Message{})
 		return limits
 	}
 	limits.EndpointOf = func(m *sink.Message) string {
-		name, _ := stream.Text(m, event.AsIs)
+		name, _ := streamOf(&stream, m)
 		return name
 	}
 	return limits
+}
+
+// maxName is the maximum length in bytes of the name of a stream. Redis has no limit of its own, but
+// operators see the name.
+const maxName = 512
+
+// streamOf returns the stream of a message. reason is set if it can have none.
+func streamOf(t *template.Template, m *sink.Message) (name, reason string) {
+	name, missing := t.Text(m, event.AsIs)
+	switch {
+	case missing != "":
+		return "", "row has no " + missing + ", which stream needs"
+	case name == "":
+		return "", "name of the stream is empty"
+	case len(name) > maxName:
+		return "", fmt.Sprintf("name of the stream has %d bytes, which exceeds %d", len(name), maxName)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return "", "name of the stream has a control character or is not UTF-8"
+	}
+	return name, ""
 }
 
 // Fields returns the attributes and the group that a valid configuration sends, by key.

@@ -32,6 +32,7 @@ func TestConfig(t *testing.T) {
 		"database name":  {url("redis://h/" + canary), "url has a database that is no number"},
 		"no stream":      {func(c *redis.Config) { c.Stream = "" }, "stream is not set; set it to the name"},
 		"unknown field":  {func(c *redis.Config) { c.Stream = "a.{kynd}" }, "stream has {kynd} at character 3, did you mean {kind}?"},
+		"stream name":    {func(c *redis.Config) { c.Stream = "a\nb" }, "stream is invalid: name of the stream has a control character"},
 		"length":         {func(c *redis.Config) { c.MaxLength = -1 }, "max-length is -1"},
 		"no password":    {func(c *redis.Config) { c.User = "u" }, "password is not set; user needs it"},
 		"no certificate": {func(c *redis.Config) { c.KeyFile = "k" }, "cert-file is not set; key-file needs it"},

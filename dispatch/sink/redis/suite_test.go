@@ -202,6 +202,12 @@ func TestPrefix(t *testing.T) {
 		t.Errorf("the receipt is %v", r)
 	}
 	limits := s.Limits("k")
+	for _, name := range []string{"", "a\x00", "\xff", strings.Repeat("x", 513)} {
+		bad := row("10", 0, name)
+		if res := s.Deliver(t.Context(), []sink.Message{bad}); res.Class != sink.Rejected || !res.Unsent || limits.EndpointOf(&bad) != "" {
+			t.Errorf("stream %q: %+v", name, res)
+		}
+	}
 	if limits.EndpointOf == nil || limits.EndpointOf(&msgs[5]) != "plain" || limits.EndpointOf(&msgs[7]) != "" {
 		t.Errorf("the limits are %+v", limits)
 	}
