@@ -88,12 +88,15 @@ func words(list string) []string {
 
 // variants returns the fields of a section by key, in struct order. Several fields may have the
 // name of one key; their conditions, the type of a sink for example, decide which applies. Of
-// several that apply, the first does.
+// several with the same conditions, the first hides the others.
 func variants(fields []field) (keys [][]field) {
 	at := map[string]int{}
 	for _, f := range fields {
 		if i, known := at[f.name]; known {
-			keys[i] = append(keys[i], f)
+			hidden := slices.ContainsFunc(keys[i], func(by field) bool { return reflect.DeepEqual(by.conditions, f.conditions) })
+			if !hidden {
+				keys[i] = append(keys[i], f)
+			}
 			continue
 		}
 		at[f.name] = len(keys)

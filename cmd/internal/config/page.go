@@ -56,18 +56,17 @@ func (p *referencePage) section(path string, v reflect.Value) {
 	if path == "" {
 		title = "The whole file"
 	}
-	fields := fieldsOf(v.Type())
 	var common []field
 	byType := map[string][]field{}
+	fields := slices.Concat(variants(fieldsOf(v.Type()))...)
+	slices.SortFunc(fields, func(a, b field) int { return slices.Compare(a.index, b.index) }) // as in the struct
 	for _, f := range fields {
 		types := f.types()
 		if types == nil {
 			common = append(common, f)
 		}
 		for _, t := range types {
-			if !slices.ContainsFunc(byType[t], func(before field) bool { return before.name == f.name }) {
-				byType[t] = append(byType[t], f)
-			}
+			byType[t] = append(byType[t], f)
 		}
 	}
 	fmt.Fprintf(p.out, "## %s\n\n", title)
