@@ -12,6 +12,7 @@ func debezium() Preset {
 			State:     store.StateNone,
 			Attributes: []store.AttributeColumn{
 				{Column: "aggregatetype", Name: store.AttributeKind}, {Column: "type", Name: store.AttributeType},
+				{Column: "aggregateid", Name: "aggregateid"},
 			},
 		}
 	}

@@ -51,7 +51,7 @@ func TestColumnsBesideALayout(t *testing.T) {
 	l := &box.Layout
 	want := []store.AttributeColumn{
 		{Column: "event_type", Name: "type"}, {Column: "timestamp", Name: "time"}, {Column: "tracingspancontext", Name: "tracingspancontext"},
-		{Column: "aggregatetype", Name: "kind"}, {Column: "extra", Spread: true},
+		{Column: "aggregatetype", Name: "kind"}, {Column: "aggregateid", Name: "aggregateid"}, {Column: "extra", Spread: true},
 	}
 	if !slices.Equal(l.Attributes, want) || l.Columns.ID != "id" || !slices.Equal(l.GroupRest, []string{"aggregateid"}) || !slices.Equal(l.OrderBy, []string{"timestamp"}) {
 		t.Errorf("layout %+v, want attributes %+v", l, want)

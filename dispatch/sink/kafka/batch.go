@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"hash/crc32"
 	"time"
@@ -17,6 +18,9 @@ type record struct {
 	key     []byte // nil: none
 	value   []byte // nil: a tombstone
 	headers []kmsg.Header
+
+	// time is in milliseconds since 1970; 0 is the time of the attempt.
+	time int64
 
 	// place is hashed to the partition; nil if the row may go to any.
 	place []byte
@@ -40,9 +44,10 @@ func (r *record) size() int {
 	return n
 }
 
-// append appends the record at a position of its batch. scratch is memory to reuse.
-func (r *record) append(dst []byte, position int, scratch *[]byte) []byte {
-	k := kmsg.Record{OffsetDelta: int32(position), Key: r.key, Value: r.value, Headers: r.headers}
+// append appends the record at a position of its batch, some
+// milliseconds after the first one. scratch is memory to reuse.
+func (r *record) append(dst []byte, position int, delay int64, scratch *[]byte) []byte {
+	k := kmsg.Record{OffsetDelta: int32(position), TimestampDelta64: delay, Key: r.key, Value: r.value, Headers: r.headers}
 	*scratch = k.AppendTo((*scratch)[:0])
 	body := (*scratch)[1:] // behind the length, which is 0 and so one byte
 	dst = kbin.AppendVarint(dst, int32(len(body)))
@@ -75,13 +80,16 @@ type sequence struct {
 // encode makes the batch's wire of the request's records.
 func (b *batch) encode(records []record, seq sequence, compress kgo.Compressor) {
 	var body, scratch []byte
-	for i, row := range b.rows {
-		body = records[row].append(body, i, &scratch)
-	}
 	now := time.Now().UnixMilli()
+	first, last := cmp.Or(records[b.rows[0]].time, now), int64(0)
+	for i, row := range b.rows {
+		at := cmp.Or(records[row].time, now)
+		last = max(last, at)
+		body = records[row].append(body, i, at-first, &scratch)
+	}
 	rb := kmsg.RecordBatch{
 		PartitionLeaderEpoch: -1, Magic: 2,
-		LastOffsetDelta: int32(len(b.rows) - 1), FirstTimestamp: now, MaxTimestamp: now,
+		LastOffsetDelta: int32(len(b.rows) - 1), FirstTimestamp: first, MaxTimestamp: last,
 		ProducerID: seq.producer, ProducerEpoch: seq.epoch, FirstSequence: seq.first,
 		NumRecords: int32(len(b.rows)), Records: body,
 	}

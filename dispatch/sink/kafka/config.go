@@ -89,6 +89,11 @@ type Config struct {
 	Token sink.Secret `yaml:"-"`
 	OAuth OAuth       `yaml:"-"`
 
+	// Format is event.FormatRaw by default. It stands for that of Settings.
+	Format event.Format `yaml:"format" doc:"raw: the value is the payload. cloudevents: the same, and headers describe it as a CloudEvent. cloudevents-structured: the value is a CloudEvent in JSON with the payload as its data. debezium: the record of Debezium's outbox event router." enum:"raw,cloudevents,cloudevents-structured,debezium"`
+
+	Debezium Debezium `yaml:"debezium" doc:"What format: debezium takes over from the configuration of the connector."`
+
 	event.Settings  `yaml:",inline"`
 	sink.Connection `yaml:"-"`
 }
@@ -100,6 +105,7 @@ func (c Config) withDefaults() Config {
 	c.Key = cmp.Or(c.Key, KeyGroup)
 	c.Compression = cmp.Or(c.Compression, CompressionNone)
 	c.Format = cmp.Or(c.Format, event.FormatRaw)
+	c.Debezium = c.Debezium.withDefaults()
 	c.ContentType = cmp.Or(c.ContentType, event.DefaultSettings().ContentType)
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, 30*time.Second)
 	c.Client = cmp.Or(c.Client, "sluicebox")
@@ -129,7 +135,7 @@ func (c *Config) Validate() error {
 		bad.Add("max-request-bytes", "is %d, must be at least 1", c.MaxRequestBytes)
 	}
 	c.checkSASL(&bad)
-	c.Settings.Check(&bad)
+	c.checkFormat(&bad)
 	c.Connection.Check(&bad)
 	return bad.Err()
 }
@@ -182,5 +188,9 @@ func (c *Config) Limits(string) sink.Limits {
 // Fields returns the attributes and the group that a valid configuration sends, by key. A row
 // without a group has no key, so the key is not among them.
 func (c *Config) Fields() []sink.Field {
-	return append(template.FieldsOf("topic", c.Topic, true), c.Settings.Fields()...)
+	all := append(template.FieldsOf("topic", c.Topic, true), c.Settings.Fields()...)
+	if d := c.Debezium.withDefaults(); c.Format == FormatDebezium {
+		all = append(all, d.fields()...)
+	}
+	return all
 }

@@ -7,6 +7,9 @@
 // is a tombstone: its value is null in every format. The timestamp of a record is the time of the
 // attempt, because a topic deletes records by it; the time of a row is ce_time.
 //
+// With [FormatDebezium] value, key, headers and timestamp are those of Debezium's outbox event router,
+// as [Debezium] configures it.
+//
 // The key is the message group, and its partition that of the Java client: murmur2. A row without
 // a group has no key. Such rows may be ordered (ungrouped: fifo), so they share the partition of
 // the empty key. With the key id or none they spread.

@@ -24,6 +24,8 @@ func TestRecords(t *testing.T) {
 	c := newCluster(t, 1, map[string]string{"broker.session.timeout.ms": "60000"})
 	t.Run("Formats", c.testFormats)
 	t.Run("Keys", c.testKeys)
+	t.Run("Debezium", c.testDebezium)
+	t.Run("KeysOfALane", c.testKeysOfALane)
 	t.Run("Compression", c.testCompression)
 	t.Run("Sizes", c.testSizes)
 	t.Run("Topics", c.testTopics)

@@ -88,7 +88,7 @@ func (r *request) fail(out sink.Outcome) {
 // batches divides the rows by partition. Rows that do not fit into the batch of their
 // partition are left out, and so are those behind them in their lanes.
 func (r *request) batches(p *producer, t *topic) (all []*batch) {
-	limit, anywhere := r.sink.maxMessage(t), int32(-1)
+	limit, anywhere, before := r.sink.maxMessage(t), int32(-1), int32(-1)
 	sizes := map[int32]int{}
 	for i := range r.records {
 		if r.out[i].Class != 0 {
@@ -105,6 +105,11 @@ func (r *request) batches(p *producer, t *topic) (all []*batch) {
 			to = p.anyPartition(t)
 			anywhere = to
 		}
+		if i > 0 && r.msgs[i-1].Lane == r.msgs[i].Lane && to != before {
+			r.end(i, sink.Outcome{Class: sink.NotSent}) // the batches of two partitions have no order
+			continue
+		}
+		before = to
 		at := slices.IndexFunc(all, func(b *batch) bool { return b.partition == to })
 		switch {
 		case at < 0:

@@ -42,7 +42,7 @@ type Sink struct {
 func New(c Config) (*Sink, error) {
 	c = c.withDefaults()
 	s := &Sink{topicOf: template.MustParse(c.Topic)}
-	s.events = event.NewEncoder(c.Settings, event.Binding{Prefix: "ce_", ContentType: "content-type"})
+	s.events = event.NewEncoder(c.settings(), event.Binding{Prefix: "ce_", ContentType: "content-type"})
 	secrets := append(c.Secrets(), string(c.SASL.Password), string(c.SASL.Session), string(c.Token), string(c.OAuth.ClientSecret))
 	for _, reference := range c.References {
 		secrets = append(secrets, redact.ReferenceSecrets(string(reference))...)
@@ -165,6 +165,9 @@ func (s *Sink) encode(m *sink.Message) (rec record, reason string) {
 	}
 	for _, h := range msg.Headers {
 		rec.headers = append(rec.headers, kmsg.Header{Key: h.Name, Value: []byte(h.Value)})
+	}
+	if s.cfg.Format == FormatDebezium {
+		return rec, s.cfg.Debezium.encode(&rec, m, event.ID(s.cfg.IDPrefix, m.ID))
 	}
 	rec.setKey(s.cfg.Key, m)
 	return rec, ""
