@@ -3,6 +3,7 @@ package blackbox
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -118,6 +119,62 @@ func TestMongoLateClaims(t *testing.T) {
 		}
 		expectStop(s.t, r)
 	})
+}
+
+// A row that the transaction which inserts it also deletes is in the log. It is sent while it is
+// fresh, and not if every row is claimed first.
+func TestRowDeletedByItsTransaction(t *testing.T) {
+	t.Parallel()
+	for mode, rest := range map[string]string{"late": "", "on": withClaims} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			aScene(t, rest, func(s *scene) {
+				r := s.run()
+				deleted := 0
+				insert := func() {
+					deleted++
+					tx, err := s.conn.BeginTx(t.Context(), nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, text := range []string{
+						"INSERT INTO outbox_events (id, type, message_group, payload, status, created_at) VALUES ('deleted %[1]d', 'EVENT', 'g', '{\"id\": \"deleted %[1]d\"}', 'PENDING', now())",
+						"DELETE FROM outbox_events WHERE id = 'deleted %d'",
+					} {
+						if _, err := tx.ExecContext(t.Context(), fmt.Sprintf(text, deleted)); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if err := tx.Commit(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				sent := func() int {
+					return len(slices.DeleteFunc(slices.Clone(s.to.Accepted()), func(it sinktest.Received) bool { return !strings.HasPrefix(it.ID, "deleted ") }))
+				}
+				if mode == "late" {
+					within(s.t, testTimeout, func() string {
+						if insert(); sent() == 0 {
+							return "no deleted row was sent"
+						}
+						return ""
+					})
+				} else {
+					for range 20 {
+						insert()
+					}
+				}
+				s.number(1, 1, "'g'") // behind them
+				within(s.t, testTimeout, func() string {
+					return none(s.t, s.conn, "are not COMPLETED", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
+				})
+				if n := sent(); (n > 0) != (mode == "late") {
+					s.t.Errorf("%d of %d deleted rows were sent", n, deleted)
+				}
+				expectStop(s.t, r)
+			})
+		})
+	}
 }
 
 // The database becomes read-only under a load, and answers pings as before. The relay soon sends
