@@ -33,9 +33,8 @@ type KafkaBroker struct {
 	TLS     string // with TLS
 
 	private
-	id        int
-	voters    string
-	listeners map[string]string // addresses by name
+	id     int
+	voters string
 }
 
 // KafkaPassword is the password of the user relay, by PLAIN.
