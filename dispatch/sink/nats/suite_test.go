@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds a wait for a server.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // canary is a password that no detail may show.
 const canary = "canary-7f3d2a91c4"

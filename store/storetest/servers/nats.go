@@ -3,7 +3,7 @@ package servers
 import (
 	"fmt"
 	"maps"
-	"net"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,19 +52,13 @@ func (v NATSVersion) Start(tb testing.TB, settings map[string]string) *NATSServe
 // have elected a leader, so the first requests may fail.
 func (v NATSVersion) Cluster(tb testing.TB, size int) (all []*NATSServer) {
 	tb.Helper()
+	// Other servers may take a port of 127.0.0.1 before this one does, so the cluster has a loopback
+	// address of its own (Linux has all of 127.0.0.0/8).
+	const firstPort = 6222
+	address := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(255), 1+rand.IntN(254))
 	routes := make([]string, size)
 	for i := range routes {
-		err := onFreePort(func(port int) error {
-			routes[i] = fmt.Sprintf("127.0.0.1:%d", port)
-			l, err := net.Listen("tcp", routes[i])
-			if err != nil {
-				return errPortTaken
-			}
-			return l.Close()
-		})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		routes[i] = fmt.Sprintf("%s:%d", address, firstPort+i)
 	}
 	for i := range routes {
 		all = append(all, v.Start(tb, map[string]string{
