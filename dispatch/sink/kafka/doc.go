@@ -22,7 +22,8 @@
 // partition only when the last one was answered. So in each partition:
 //
 //   - No row of a lane is stored unless those before it in the request are. What is not sent,
-//     because it did not fit, is behind what is sent.
+//     because it did not fit, is behind what is sent. So is a row that goes to another partition
+//     than the one before it, which a key of Debezium's router may cause.
 //   - An attempt that is not answered is repeated with the same bytes. The broker knows them by
 //     producer id and sequence number, and stores them once.
 //   - If it stays without an answer, its rows are Unavailable but may be stored, or may still
