@@ -18,6 +18,7 @@ const wrongPassword = "not-the-password"
 
 // The suite of sinks of brokers, on one real broker, with a topic for each test.
 func TestSuite(t *testing.T) {
+	servers.RequireKafka(t) // a skip within the suite would end the wrong test
 	// Started within the suite, which checks that nothing of it is left.
 	start := sync.OnceValue(func() *cluster { return newCluster(t, 1, nil) })
 	sinktest.RunBroker(t, sinktest.BrokerHarness{

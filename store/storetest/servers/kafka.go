@@ -76,11 +76,17 @@ func kafkaSettings() map[string]string {
 	}
 }
 
+// RequireKafka returns the directory of Kafka's jars. It skips the test if there is none.
+func RequireKafka(tb testing.TB) (jars string) {
+	tb.Helper()
+	return requireEnv(tb, "SLUICEBOX_TEST_KAFKA_BIN", "Kafka")
+}
+
 // Kafka creates and starts a cluster of one or three brokers, and returns when all have
 // started. Settings replace the defaults of this package. The cluster ends with the test.
 func Kafka(tb testing.TB, brokers int, settings map[string]string) *KafkaCluster {
 	tb.Helper()
-	jars := requireEnv(tb, "SLUICEBOX_TEST_KAFKA_BIN", "Kafka")
+	jars := RequireKafka(tb)
 	c := &KafkaCluster{}
 	for i := range brokers {
 		b := &KafkaBroker{id: i + 1, private: private{
