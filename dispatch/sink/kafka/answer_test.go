@@ -90,9 +90,9 @@ func TestDivide(t *testing.T) {
 		for _, again := range r.take(&topic{name: "a"}, b) {
 			rows = append(rows, again.rows)
 		}
-		classes := []sink.Class{}
+		classes := []string{}
 		for _, out := range r.out {
-			classes = append(classes, out.Class)
+			classes = append(classes, out.Class.String())
 		}
 		if got := fmt.Sprint(rows); got != tt.again {
 			t.Errorf("bad %v: sent again are %s, want %s", tt.bad, got, tt.again)
