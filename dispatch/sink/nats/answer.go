@@ -20,6 +20,7 @@ const (
 	codeStreamNotMatch   jetstream.ErrorCode = 10060 // another stream has the subject
 	codeMessageTooLarge  jetstream.ErrorCode = 10054 // max_msg_size of the stream
 	codeHeaderTooLarge   jetstream.ErrorCode = 10097
+	codeAccountFull      jetstream.ErrorCode = 10002 // its storage or memory; the code is 400
 	codeStoreFailed      jetstream.ErrorCode = 10077 // full, or the disk fails
 	codeStreamSealed     jetstream.ErrorCode = 10109
 	codeMessageInProcess jetstream.ErrorCode = 10158 // another attempt is being stored
@@ -80,7 +81,7 @@ func classOf(e *jetstream.APIError) (class sink.Class, reason store.Reason, hint
 		if strings.HasPrefix(e.Description, storeFailedTooLarge) {
 			return sink.Rejected, store.ReasonBadRequest, ""
 		}
-	case codeMessageInProcess, codeStreamOffline, codeBatchIncomplete:
+	case codeMessageInProcess, codeStreamOffline, codeBatchIncomplete, codeAccountFull:
 		return sink.Unavailable, store.ReasonGateway, ""
 	case codeStreamNotMatch:
 		return sink.Misconfigured, store.ReasonBadRequest, "; correct stream, or the subjects of the streams"

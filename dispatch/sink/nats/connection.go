@@ -27,7 +27,8 @@ const (
 	// answer it is made again.
 	pingInterval = 10 * time.Second
 
-	// writeTimeout bounds a write to a server that reads nothing. Meanwhile every sender waits.
+	// writeTimeout bounds a write to a server that reads nothing. Meanwhile every sender waits,
+	// so it is at most the request timeout.
 	writeTimeout = 10 * time.Second
 )
 
@@ -192,7 +193,7 @@ func options(c *Config) ([]nats.Option, error) {
 		nats.ReconnectBufSize(-1), // a message that waited here could arrive behind its retry
 		nats.PingInterval(pingInterval),
 		nats.MaxPingsOutstanding(2),
-		nats.FlusherTimeout(writeTimeout),
+		nats.FlusherTimeout(min(writeTimeout, c.timeout())),
 	}
 	for key, file := range map[string]string{"creds-file": c.CredsFile, "nkey-file": c.NKeyFile} {
 		if file == "" {

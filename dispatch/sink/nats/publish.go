@@ -230,7 +230,10 @@ func (r *request) fail(run []outgoing, out sink.Outcome) {
 // one; if it missed one, it refuses the last.
 func (r *request) commit(ctx context.Context, run []outgoing) (*jetstream.PubAck, error) {
 	// An older server ignores the headers of a batch and stores each message that it can.
-	if v := r.conn.nc.ConnectedServerVersion(); !hasBatches(v) {
+	switch v := r.conn.nc.ConnectedServerVersion(); {
+	case v == "": // no server is connected
+		return nil, nats.ErrReconnectBufExceeded // as the client says of one message
+	case !hasBatches(v):
 		return nil, &versionError{v}
 	}
 	id, last := rand.Text(), len(run)-1
