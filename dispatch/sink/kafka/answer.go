@@ -20,7 +20,9 @@ const (
 	// stored: every replica in sync has the batch.
 	stored verdict = iota + 1
 
-	// moved: the batch is not stored, because another broker leads the partition.
+	// moved: another broker leads the partition. It may have the batch, because a leader that
+	// loses its partition while replicas fetch the batch answers so too. Sending the same bytes
+	// stores it once.
 	moved
 
 	// unanswered: the batch may be stored. Sending the same bytes again stores it once.
@@ -29,7 +31,7 @@ const (
 	// rejected: the batch is not stored, because the broker does not accept a record of it.
 	rejected
 
-	// failed: the batch is not stored, and another attempt at once would not help.
+	// failed: the batch is not acknowledged, and another attempt at once would not help.
 	failed
 )
 
@@ -57,8 +59,7 @@ func verdictOf(err error) verdict {
 		return moved
 	case is(err, kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.NetworkException, kerr.KafkaStorageError):
 		return unanswered
-	case is(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.PolicyViolation,
-		kerr.UnsupportedForMessageFormat, kerr.CorruptMessage):
+	case is(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.PolicyViolation, kerr.CorruptMessage):
 		return rejected
 	case errors.As(err, new(*kerr.Error)):
 		return failed
@@ -101,7 +102,9 @@ func isUnauthenticated(err error) bool {
 // isMisconfigured reports whether the operator must act, not only wait.
 func isMisconfigured(err error) bool {
 	return isDenied(err) || isUnauthenticated(err) || isUntrusted(err) ||
-		is(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InvalidTopicException, kerr.UnsupportedVersion)
+		is(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InvalidTopicException, kerr.UnsupportedVersion,
+			// The timestamp is the clock of this host, and the format is that of the topic.
+			kerr.InvalidTimestamp, kerr.UnsupportedForMessageFormat)
 }
 
 // outcomeOf returns the outcome of rows that were not stored.

@@ -49,7 +49,8 @@ type producer struct {
 }
 
 type topicPartition struct {
-	topic     [16]byte
+	topic     string
+	id        [16]byte // zero where the cluster has none; see topic
 	partition int32
 }
 
@@ -144,7 +145,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 // prepare encodes the batches before their first attempt.
 func (p *producer) prepare(ctx context.Context, t *topic, records []record, batches []*batch) error {
 	isFull := func(b *batch) bool {
-		return p.next[topicPartition{t.id, b.partition}] > math.MaxInt32-int32(len(b.rows))
+		return p.next[topicPartition{t.name, t.id, b.partition}] > math.MaxInt32-int32(len(b.rows))
 	}
 	if slices.ContainsFunc(batches, isFull) {
 		p.hasID = false // the numbers are used up
@@ -153,7 +154,7 @@ func (p *producer) prepare(ctx context.Context, t *topic, records []record, batc
 		return fmt.Errorf("get a producer id: %w", err)
 	}
 	for _, b := range batches {
-		first := p.next[topicPartition{t.id, b.partition}]
+		first := p.next[topicPartition{t.name, t.id, b.partition}]
 		b.encode(records, sequence{p.id, p.epoch, first}, p.sink.compressor)
 	}
 	return nil
@@ -164,7 +165,7 @@ func (p *producer) settle(t *topic, batches []*batch) (again []*batch) {
 	for _, b := range batches {
 		switch b.answer.verdict {
 		case stored:
-			p.next[topicPartition{t.id, b.partition}] += int32(len(b.rows))
+			p.next[topicPartition{t.name, t.id, b.partition}] += int32(len(b.rows))
 			b.unknown = false
 		case unanswered:
 			b.unknown = true

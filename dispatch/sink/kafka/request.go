@@ -95,7 +95,7 @@ func (r *request) batches(p *producer, t *topic) (all []*batch) {
 			continue
 		}
 		rec := &r.records[i]
-		if batchOverhead+rec.size() > limit && r.endIfLarge(i, limit) {
+		if batchOverhead+rec.size() > limit && r.sink.knowsMaximum(t) && r.endIfLarge(i, limit) {
 			continue
 		}
 		to := anywhere

@@ -137,6 +137,9 @@ func (s *Sink) Close() {
 // maxMessage returns the most bytes of a batch for a topic.
 func (s *Sink) maxMessage(t *topic) int { return cmp.Or(s.cfg.MaxRequestBytes, t.maxMessage) }
 
+// knowsMaximum reports whether a larger batch can never be stored.
+func (s *Sink) knowsMaximum(t *topic) bool { return s.cfg.MaxRequestBytes > 0 || t.hasMaximum }
+
 // topicName returns the topic of a row. reason is set if it has none.
 func (s *Sink) topicName(m *sink.Message) (name, reason string) { return topicName(&s.topicOf, m) }
 

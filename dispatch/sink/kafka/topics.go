@@ -17,7 +17,8 @@ import (
 const topicAge = time.Minute
 
 // defaultMaxMessage is the default of max.message.bytes since Kafka 2.4. It stands for a limit
-// that the credentials may not read.
+// that could not be read, for example because the credentials may not. A larger record is sent
+// alone, and the broker decides.
 const defaultMaxMessage = 1<<20 + 12
 
 // maxTopicName is the maximum length of a topic's name.
@@ -30,7 +31,8 @@ type topic struct {
 	leaders []int32  // broker of each partition, -1 for none
 	read    time.Time
 
-	maxMessage  int // bytes of a batch
+	maxMessage  int // bytes of a batch; a guess if hasMaximum is false
+	hasMaximum  bool
 	minInSync   int // 0 if unknown
 	replicas    int // the fewest of a partition
 	inSync      int // the fewest of a partition
@@ -175,7 +177,7 @@ func (p *producer) readLimits(ctx context.Context, t *topic) {
 			switch {
 			case err != nil || n <= 0:
 			case c.Name == settingMaxMessage:
-				t.maxMessage = n
+				t.maxMessage, t.hasMaximum = n, true
 			case c.Name == settingMinInSync:
 				t.minInSync = n
 			}
