@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -192,7 +193,11 @@ func (d *Debezium) setValue(rec *record, payload []byte) (reason string) {
 		return "payload is not UTF-8, as JSON requires; set debezium.value-converter to " + string(ConverterString)
 	}
 	if d.ExpandPayload {
-		if rec.value = expand(payload, d.NullFields); rec.value != nil {
+		var ok bool
+		if rec.value, ok = expand(payload, d.NullFields); !ok {
+			return fmt.Sprintf("payload of %d bytes expands to more than %d: the objects of a list have many different fields", len(payload), len(rec.value))
+		}
+		if rec.value != nil {
 			return ""
 		}
 	}

@@ -12,6 +12,10 @@ import (
 
 const jsonNull = "null"
 
+// maxExpansion is the most bytes of a small payload that was expanded, above any sensible
+// max.message.bytes. The objects of a list that have different fields grow with their square.
+const maxExpansion = 16 << 20
+
 // expand returns the JSON of a payload as Kafka Connect writes it without a schema, nil if the
 // payload stays a text. The router infers a schema of each payload, and a value has the fields of
 // its schema only. Therefore:
@@ -22,29 +26,32 @@ const jsonNull = "null"
 //     text. So does what is not JSON, or has an empty name.
 //   - A number with a fraction or an exponent is a double, as Java writes it.
 //
-// Text behind the first value is dropped.
+// Text behind the first value is dropped. ok is false if the value is larger than maxExpansion, and
+// than four times the payload.
 //
 // The router stops with an error at objects of a list whose fields differ in type, integers above 64
 // bits and lists at the top. They are written as they are.
-func expand(payload []byte, keepNulls bool) []byte {
+func expand(payload []byte, keepNulls bool) (value []byte, ok bool) {
 	if payload[0] != '{' && payload[0] != '[' {
-		return nil
+		return nil, true
 	}
 	var first json.RawMessage // checks the syntax, which Token does not do in full
 	if err := json.NewDecoder(bytes.NewReader(payload)).Decode(&first); err != nil {
-		return nil
+		return nil, true
 	}
 	d := json.NewDecoder(bytes.NewReader(first))
 	d.UseNumber()
 	v, err := parse(d)
 	if err != nil {
-		return nil
+		return nil, true
 	}
 	s, err := infer(v, keepNulls)
 	if err != nil || s == nil {
-		return nil
+		return nil, true
 	}
-	return v.append(nil, s)
+	w := writer{limit: max(maxExpansion, 4*len(payload))}
+	w.node(v, s)
+	return w.text, !w.full()
 }
 
 // node is a value of JSON: nil, bool, string, number, list or *object.
@@ -186,6 +193,8 @@ type schema struct {
 	kind    kind
 	element *schema // of a list
 	fields  []field // of an object, in the order of their first appearance
+
+	places map[string]int // of the fields by name; nil before the first merge
 }
 
 type field struct {
@@ -262,7 +271,8 @@ func (l list) infer(keepNulls bool) (*schema, error) {
 	return &schema{kind: kindList, element: element}, nil
 }
 
-// merge returns a schema with the fields of two. Where the types differ, the first one counts.
+// merge returns a schema with the fields of two, which it changes. Where the types differ, the
+// first one counts.
 func merge(a, b *schema) *schema {
 	switch {
 	case a == nil || a.kind == kindNull:
@@ -270,75 +280,88 @@ func merge(a, b *schema) *schema {
 	case b == nil || a.kind != b.kind:
 		return a
 	case a.kind == kindList:
-		return &schema{kind: kindList, element: merge(a.element, b.element)}
-	case a.kind != kindObject:
-		return a
-	}
-	all := &schema{kind: kindObject, fields: append([]field(nil), a.fields...)}
-	for _, f := range b.fields {
-		if at := all.index(f.name); at >= 0 {
-			all.fields[at].schema = merge(all.fields[at].schema, f.schema)
-		} else {
-			all.fields = append(all.fields, f)
+		a.element = merge(a.element, b.element)
+	case a.kind == kindObject:
+		if a.places == nil {
+			a.places = map[string]int{}
+			for i := range a.fields {
+				a.places[a.fields[i].name] = i
+			}
+		}
+		for _, f := range b.fields {
+			if at, known := a.places[f.name]; known {
+				a.fields[at].schema = merge(a.fields[at].schema, f.schema)
+				continue
+			}
+			a.places[f.name] = len(a.fields)
+			a.fields = append(a.fields, f)
 		}
 	}
-	return all
+	return a
 }
 
-func (s *schema) index(name string) int {
-	for i := range s.fields {
-		if s.fields[i].name == name {
-			return i
-		}
-	}
-	return -1
+// writer writes JSON until it is full.
+type writer struct {
+	text  []byte
+	limit int
 }
 
-// append appends the JSON of a value with the fields of its schema. A value of another type, or
-// without a schema, has all its own.
-func (v node) append(dst []byte, s *schema) []byte {
+func (w *writer) full() bool { return len(w.text) > w.limit }
+
+// node writes a value with the fields of its schema. A value of another type, or without a schema,
+// has all its own.
+func (w *writer) node(v node, s *schema) {
 	switch x := v.value.(type) {
 	case bool:
-		return strconv.AppendBool(dst, x)
+		w.text = strconv.AppendBool(w.text, x)
 	case string:
-		return appendString(dst, x)
+		w.text = appendString(w.text, x)
 	case number:
-		return append(dst, x.text...)
+		w.text = append(w.text, x.text...)
 	case list:
-		var element *schema
-		if s != nil && s.kind == kindList {
-			element = s.element
-		}
-		dst = append(dst, '[')
-		for i, v := range x {
-			if i > 0 {
-				dst = append(dst, ',')
-			}
-			dst = v.append(dst, element)
-		}
-		return append(dst, ']')
+		w.list(x, s)
 	case *object:
-		return x.append(dst, s)
+		w.object(x, s)
+	default:
+		w.text = append(w.text, jsonNull...)
 	}
-	return append(dst, jsonNull...)
 }
 
-func (o *object) append(dst []byte, s *schema) []byte {
+func (w *writer) list(l list, s *schema) {
+	var element *schema
+	if s != nil && s.kind == kindList {
+		element = s.element
+	}
+	w.text = append(w.text, '[')
+	for i, v := range l {
+		if i > 0 {
+			w.text = append(w.text, ',')
+		}
+		if w.node(v, element); w.full() {
+			return
+		}
+	}
+	w.text = append(w.text, ']')
+}
+
+func (w *writer) object(o *object, s *schema) {
 	if s == nil || s.kind != kindObject {
 		s = &schema{kind: kindObject}
 		for _, name := range o.names {
 			s.fields = append(s.fields, field{name: name})
 		}
 	}
-	dst = append(dst, '{')
+	w.text = append(w.text, '{')
 	for i, f := range s.fields {
 		if i > 0 {
-			dst = append(dst, ',')
+			w.text = append(w.text, ',')
 		}
-		dst = append(appendString(dst, f.name), ':')
-		dst = o.values[f.name].append(dst, f.schema)
+		w.text = append(appendString(w.text, f.name), ':')
+		if w.node(o.values[f.name], f.schema); w.full() {
+			return
+		}
 	}
-	return append(dst, '}')
+	w.text = append(w.text, '}')
 }
 
 const upperHex = "0123456789ABCDEF"
