@@ -8,6 +8,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/kafka"
 	"github.com/sluicebox/sluicebox/dispatch/sink/logfile"
 	"github.com/sluicebox/sluicebox/dispatch/sink/nats"
+	"github.com/sluicebox/sluicebox/dispatch/sink/rabbitmq"
 	"github.com/sluicebox/sluicebox/dispatch/sink/redis"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 )
@@ -19,6 +20,7 @@ const (
 	SinkKafka        = "kafka"
 	SinkLog          = "log"
 	SinkNATS         = "nats"
+	SinkRabbitMQ     = "rabbitmq"
 	SinkRedis        = "redis"
 )
 
@@ -94,13 +96,14 @@ func sinkTypes() map[string]sinkType {
 		SinkKafka:        {func(s *Sink) { s.Kafka = kafka.DefaultConfig() }, (*Sink).kafka, nil},
 		SinkLog:          typeOf(func(s *Sink) *logfile.Config { return &s.Log }, logfile.DefaultConfig, logfile.New),
 		SinkNATS:         typeOf(func(s *Sink) *nats.Config { return &s.NATS }, nats.DefaultConfig, nats.New),
+		SinkRabbitMQ:     typeOf(func(s *Sink) *rabbitmq.Config { return &s.RabbitMQ }, rabbitmq.DefaultConfig, rabbitmq.New),
 		SinkRedis:        typeOf(func(s *Sink) *redis.Config { return &s.Redis }, redis.DefaultConfig, redis.New),
 	}
 }
 
 // Sink is one entry of sinks. Its keys depend on its type.
 type Sink struct {
-	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, an HTTP endpoint (webhook), or a broker or a file by its name." enum:"sinks" later:"rabbitmq,camunda"`
+	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, an HTTP endpoint (webhook), or a broker or a file by its name." enum:"sinks" later:"camunda"`
 
 	Wire       flowcatalyst.Wire `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: items for a sink with rows of an outbox-messages table, else array." enum:"array,items" only:"type=flowcatalyst"`
 	APIBaseURL URL               `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]." only:"type=flowcatalyst"`
@@ -112,6 +115,8 @@ type Sink struct {
 
 	Log  logfile.Config `yaml:",inline" only:"type=log"`
 	NATS nats.Config    `yaml:",inline" only:"type=nats"`
+
+	RabbitMQ rabbitmq.Config `yaml:",inline" only:"type=rabbitmq"`
 
 	Redis redis.Config `yaml:",inline" only:"type=redis"`
 

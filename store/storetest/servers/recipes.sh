@@ -5,7 +5,7 @@
 # programs_NAME DIR (prints its environment) and start_NAME RUN DIR (prints its URL).
 # A program without a server has no start_NAME.
 
-all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis)
+all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis rabbitmq)
 
 fetch_pg15() { debs "$1" postgresql-15 postgresql-client-15; }
 programs_pg15() {
@@ -201,3 +201,25 @@ programs_redis() {
   echo "SLUICEBOX_TEST_REDIS_BIN=$1/usr/bin"
   echo "SLUICEBOX_TEST_REDIS_LIB=$1/usr/lib/$arch:$1/lib/$arch"
 }
+
+# The scripts of Erlang have paths of an installed package. bin has what the tests call.
+fetch_rabbitmq() {
+  local name
+  debs "$1" rabbitmq-server
+  mkdir "$1/bin"
+  cat >"$1/bin/erl" <<'END'
+#!/bin/bash
+here=$(dirname "$(dirname "$(readlink -f "$0")")")
+arch=$(uname -m)-linux-gnu
+export ROOTDIR=$here/usr/lib/erlang EMU=beam PROGNAME=erl
+BINDIR=$(echo "$ROOTDIR"/erts-*/bin)
+export BINDIR LD_LIBRARY_PATH=$here/usr/lib/$arch:$here/lib/$arch
+exec "$BINDIR/erlexec" "$@"
+END
+  chmod 755 "$1/bin/erl"
+  for name in epmd erl_call; do ln -s "../usr/lib/erlang/bin/$name" "$1/bin/$name"; done
+  # a script that finds its files beside itself
+  printf '#!/bin/bash\nexec "$(dirname "$0")"/../usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server "$@"\n' >"$1/bin/rabbitmq-server"
+  chmod 755 "$1/bin/rabbitmq-server"
+}
+programs_rabbitmq() { echo "SLUICEBOX_TEST_RABBITMQ_BIN=$1/bin"; }

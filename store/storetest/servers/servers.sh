@@ -11,7 +11,8 @@
 #   servers.sh exec [NAME…] -- CMD…
 #                                 run CMD with fresh servers
 #
-# NAME: pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis (default: all).
+# NAME: pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis
+# rabbitmq (default: all).
 # pgbouncer and those behind it are only installed: tests run them. To use long-running
 # servers:
 #
@@ -32,7 +33,7 @@
 #                                 skipped
 #   SLUICEBOX_TEST_PG15_OPTIONS   additional options of the started server
 # The same variables exist for PG18 (5918), MYSQL (5921), MARIADB (5924) and MONGO
-# (5927). PGBOUNCER and REDIS have _BIN and _LIB, NATS and NATS29 have _BIN, KAFKA_BIN is the
+# (5927). PGBOUNCER and REDIS have _BIN and _LIB; NATS, NATS29 and RABBITMQ have _BIN; KAFKA_BIN is the
 # directory of its jars, and PYMONGO_BIN is added to PYTHONPATH. All database servers except MONGO also have:
 #   SLUICEBOX_TEST_MYSQL_DATA     data directory to copy for each new server; without
 #                                 it one is created each time (mysqld

@@ -1,0 +1,276 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
+)
+
+// request is one call of Deliver.
+type request struct {
+	sink  *Sink
+	conn  *session
+	items []sink.Outcome
+	sent  bool
+}
+
+// outgoing is a message on its way, and the place of its outcome.
+type outgoing struct {
+	key string
+	msg amqp.Publishing
+	out *sink.Outcome
+
+	answer *amqp.DeferredConfirmation // nil if it is not sent
+}
+
+// prepare encodes the messages. Those that can never be sent are rejected.
+func (r *request) prepare(msgs []sink.Message) (all []*outgoing) {
+	for i := range msgs {
+		o, reason := r.sink.encode(&msgs[i])
+		if reason == "" {
+			if size, most := o.headerSize(), r.conn.conn.Config.FrameSize-frameOverhead; size > most {
+				reason = fmt.Sprintf("headers of %d bytes exceed frame_max of the broker (%d)", size, most)
+			}
+		}
+		if reason != "" {
+			r.items[i] = r.sink.rejected("%s", reason)
+			continue
+		}
+		o.out = &r.items[i]
+		all = append(all, o)
+	}
+	return all
+}
+
+// frameOverhead is what a frame of headers has besides them: its own header and end, and the
+// fields of fixed size.
+const frameOverhead = 64
+
+// headerSize returns the size of the properties in bytes, which must fit into one frame.
+func (o *outgoing) headerSize() int {
+	size := len(o.msg.MessageId) + len(o.msg.ContentType)
+	for name, value := range o.msg.Headers {
+		size += 1 + len(name) + 5 + len(value.(string))
+	}
+	return size
+}
+
+// encode returns the message for a row. reason is set if it can never be sent.
+func (s *Sink) encode(m *sink.Message) (o *outgoing, reason string) {
+	key, missing := s.routingKey.Text(m, event.AsIs)
+	switch {
+	case missing != "":
+		return nil, "row has no " + missing + ", which routing-key needs"
+	case len(key) > maxShort:
+		return nil, fmt.Sprintf("routing key of %d bytes exceeds %d", len(key), maxShort)
+	}
+	e, reason := s.encoder.Encode(m)
+	if reason != "" {
+		return nil, reason
+	}
+	o = &outgoing{key: key, msg: amqp.Publishing{
+		Headers: amqp.Table{}, ContentType: e.ContentType, DeliveryMode: amqp.Transient,
+		MessageId: event.ID(s.idPrefix, m.ID), Timestamp: m.Committed, Body: e.Body,
+	}}
+	if s.persistent {
+		o.msg.DeliveryMode = amqp.Persistent
+	}
+	for _, h := range e.Headers {
+		o.msg.Headers[h.Name] = h.Value
+	}
+	return o, ""
+}
+
+// send sends messages and sets their outcomes. Those of an unusual size go alone, because the broker
+// may close their channel.
+func (r *request) send(ctx context.Context, all []*outgoing) {
+	limit, proven := r.conn.sizes()
+	if limit > 0 {
+		all = r.rejectLarge(all, limit)
+	}
+	var usual, large []*outgoing
+	for _, o := range all {
+		if len(o.msg.Body) > proven {
+			large = append(large, o)
+		} else {
+			usual = append(usual, o)
+		}
+	}
+	for len(usual) > 0 {
+		usual = r.publish(ctx, usual)
+	}
+	for _, o := range large {
+		one := []*outgoing{o}
+		if limit, _ := r.conn.sizes(); limit > 0 {
+			one = r.rejectLarge(one, limit)
+		}
+		if len(one) > 0 {
+			r.publish(ctx, one)
+		}
+	}
+}
+
+// publish sends messages on one channel, awaits the answers and sets the outcomes. It returns those
+// that are to be sent again, because another one has closed the channel. They are fewer.
+func (r *request) publish(ctx context.Context, all []*outgoing) (again []*outgoing) {
+	if reason := r.conn.blockedBy(); reason != "" {
+		r.fail(all, r.sink.unavailable("%s", reason))
+		return nil
+	}
+	ch, err := r.conn.channel(ctx)
+	if err != nil {
+		r.fail(all, r.sink.classify(err))
+		return nil
+	}
+	received := r.conn.wire.received.Load()
+	for _, o := range all {
+		o.answer, err = ch.PublishWithDeferredConfirm(r.sink.exchange, o.key, r.sink.mandatory, false, o.msg)
+		if err != nil {
+			break // closed
+		}
+		r.sent = true
+	}
+	if err := await(ctx, all); err != nil {
+		r.giveUp(ch, received, err, all)
+		return nil
+	}
+	left := r.settle(ch, all)
+	if !ch.IsClosed() {
+		r.conn.put(ch)
+		r.fail(left, r.sink.unavailable("message is not sent: %v", err)) // not reached: a message of a channel that is open is sent
+		return nil
+	}
+	return r.afterClose(ctx, <-ch.closed, left)
+}
+
+// await waits until all that are sent are answered.
+func await(ctx context.Context, all []*outgoing) error {
+	for _, o := range all {
+		if o.answer == nil {
+			return nil // so are those behind it
+		}
+		select {
+		case <-o.answer.Done():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// giveUp ends a channel whose answers are late, and the connection if nothing has arrived.
+// Messages that are confirmed are delivered.
+func (r *request) giveUp(ch *channel, received int64, err error, all []*outgoing) {
+	silent := r.conn.wire.received.Load() == received
+	left := r.settle(ch, all)
+	out := r.sink.classify(err)
+	if reason := r.conn.blockedBy(); reason != "" {
+		out = r.sink.unavailable("%s; the message may still be stored", reason)
+	}
+	r.fail(left, out)
+	if silent && errors.Is(err, context.DeadlineExceeded) {
+		r.conn.abort()
+	}
+	r.conn.discard(ch)
+}
+
+// returned identifies a message that no queue gets. Two messages alike have one fate.
+type returned struct{ id, key string }
+
+// settle sets the outcomes of the answered messages and returns the others. A returned message
+// precedes its confirmation.
+func (r *request) settle(ch *channel, all []*outgoing) (left []*outgoing) {
+	reasons := map[returned]string{}
+	for more := true; more; {
+		select {
+		case m, ok := <-ch.returns:
+			if more = ok; ok {
+				reasons[returned{m.MessageId, m.RoutingKey}] = m.ReplyText
+			}
+		default:
+			more = false
+		}
+	}
+	for _, o := range all {
+		answered := false
+		if o.answer != nil {
+			select {
+			case <-o.answer.Done():
+				// A closed channel answers all its messages alike.
+				answered = o.answer.Acked() || !ch.IsClosed()
+			default:
+			}
+		}
+		if !answered {
+			left = append(left, o)
+			continue
+		}
+		switch reason, back := reasons[returned{o.msg.MessageId, o.key}]; {
+		case !o.answer.Acked():
+			*o.out = r.sink.unavailable("broker refuses the message (nack), for example because the queue is full")
+		case back:
+			*o.out = r.sink.unroutable(o.key, reason)
+		default:
+			r.conn.took(len(o.msg.Body))
+			*o.out = sink.Outcome{Class: sink.Delivered}
+		}
+	}
+	return left
+}
+
+// rejectLarge rejects the messages above a limit and returns the others.
+func (r *request) rejectLarge(all []*outgoing, limit int) (left []*outgoing) {
+	for _, o := range all {
+		if size := len(o.msg.Body); size > limit {
+			*o.out = r.sink.rejected("message of %d bytes exceeds max_message_size of the broker (%d)", size, limit)
+		} else {
+			left = append(left, o)
+		}
+	}
+	return left
+}
+
+// afterClose handles the messages that a closed channel left without an answer. It returns those to
+// send again.
+func (r *request) afterClose(ctx context.Context, reason *amqp.Error, left []*outgoing) (again []*outgoing) {
+	switch limit := sizeLimit(reason); {
+	case reason == nil || r.conn.conn.IsClosed():
+		r.fail(left, r.sink.lost(reason))
+	case concernsAll(reason):
+		r.fail(left, r.sink.classify(reason))
+	case limit > 0:
+		r.conn.refused(limit)
+		if again = r.rejectLarge(left, limit); len(again) < len(left) {
+			return again
+		}
+		r.alone(ctx, reason, left)
+	default:
+		r.alone(ctx, reason, left)
+	}
+	return nil
+}
+
+// alone sends messages one by one, because one of them has closed the channel for a reason. A single
+// one is that one.
+func (r *request) alone(ctx context.Context, reason *amqp.Error, all []*outgoing) {
+	if len(all) == 1 {
+		r.fail(all, r.sink.classify(reason))
+		return
+	}
+	for i := range all {
+		all[i].answer = nil
+		r.publish(ctx, all[i:i+1])
+	}
+}
+
+// fail gives messages the same outcome.
+func (r *request) fail(all []*outgoing, out sink.Outcome) {
+	for _, o := range all {
+		*o.out = out
+	}
+}
