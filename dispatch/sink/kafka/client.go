@@ -106,6 +106,7 @@ func (s *Sink) setOptions(c *Config) error {
 		kgo.RequestRetries(len(c.Brokers) + 1),
 		kgo.RetryBackoffFn(func(int) time.Duration { return retryBackoff }),
 		kgo.MetadataMaxAge(topicAge),
+		kgo.DisableClientMetrics(), // the relay has its own
 	}
 	if c.TLS || c.CAFile != "" || c.CertFile != "" {
 		files, err := tlsfiles.Config(c.CAFile, c.CertFile, c.KeyFile)

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -242,7 +243,7 @@ func (c *cluster) testCredentials(t *testing.T) {
 	ctx := (&topicOf{cluster: c, tb: t}).context(t)
 	acl := kadm.NewACLs().Allow("User:relay").AllowHosts("*").Topics("orders-").ResourcePatternType(kadm.ACLPatternPrefixed).
 		Operations(kadm.OpWrite, kadm.OpDescribe)
-	if err := func() error { _, err := c.admin.CreateACLs(ctx, acl); return err }(); err != nil {
+	if _, err := c.admin.CreateACLs(ctx, acl); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range []kadm.ScramMechanism{kadm.ScramSha256, kadm.ScramSha512} {
@@ -268,6 +269,19 @@ func (c *cluster) testCredentials(t *testing.T) {
 	cfg.Brokers, cfg.CAFile = []string{to.Brokers[0].TLS}, to.CAFile
 	if res := open(t, cfg).Deliver(t.Context(), []sink.Message{row("tls", 0)}); res.Class != sink.Delivered {
 		t.Errorf("with TLS a row is %s: %s", res.Class, res.Detail)
+	}
+	cfg.CertFile, cfg.KeyFile = to.CertFile, to.KeyFile
+	s := open(t, cfg)
+	if res := s.Deliver(t.Context(), []sink.Message{row("cert", 0)}); res.Class != sink.Misconfigured || !strings.Contains(res.Detail, "AUTHORIZATION") {
+		t.Errorf("the user of a certificate has no grant, and a row is %s: %s", res.Class, res.Detail)
+	}
+	acl = kadm.NewACLs().Allow("User:CN=localhost").AllowHosts("*").Topics(to.name).ResourcePatternType(kadm.ACLPatternLiteral).
+		Operations(kadm.OpWrite, kadm.OpDescribe)
+	if _, err := c.admin.CreateACLs(ctx, acl); err != nil {
+		t.Fatal(err)
+	}
+	for s.Deliver(ctx, []sink.Message{row("cert", 0)}).Class != sink.Delivered {
+		to.again(ctx, errors.New("the user of a certificate has a grant, and no row is delivered"))
 	}
 }
 

@@ -21,8 +21,9 @@ import (
 type KafkaCluster struct {
 	Brokers []*KafkaBroker
 
-	// CAFile is the PEM file of the CA that signed the certificate of the brokers.
-	CAFile string
+	// CAFile is the PEM file of the CA that signed the certificate of the last broker. CertFile
+	// and KeyFile are its own, which clients can use: they are User:CN=localhost.
+	CAFile, CertFile, KeyFile string
 }
 
 // KafkaBroker is one broker of a cluster, which is a controller too. Its addresses, host:port,
@@ -97,11 +98,10 @@ func Kafka(tb testing.TB, brokers int, settings map[string]string) *KafkaCluster
 		maps.Copy(b.settings, settings)
 		b.command = b.serve
 		b.format()
-		b.useTLS()
+		c.CAFile, c.CertFile, c.KeyFile = b.useTLS()
 		c.Brokers = append(c.Brokers, b)
 		tb.Cleanup(b.end)
 	}
-	c.CAFile = filepath.Join(c.Brokers[0].base, "ca.crt")
 	if err := onFreePort(c.launch); err != nil {
 		tb.Fatal(err)
 	}
@@ -156,15 +156,23 @@ func (b *KafkaBroker) format() {
 	}
 }
 
-// useTLS creates the certificate of the broker.
-func (b *KafkaBroker) useTLS() {
+// useTLS creates the certificate of the broker, and returns its files.
+func (b *KafkaBroker) useTLS() (caFile, certFile, keyFile string) {
 	b.tb.Helper()
-	ca, cert, key := certificates(b.tb)
-	store, authorities := filepath.Join(b.base, "server.pem"), filepath.Join(b.base, "ca.crt")
-	write(b.tb, store, key+cert)
-	write(b.tb, authorities, ca)
-	b.settings["listener.name.tls.ssl.keystore.location"] = store
-	b.settings["listener.name.tls.ssl.truststore.location"] = authorities
+	caFile, certFile, keyFile = b.certify()
+	pair := filepath.Join(b.base, "server.pem")
+	var text []byte
+	for _, file := range []string{keyFile, certFile} {
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			b.tb.Fatal(err)
+		}
+		text = append(text, pem...)
+	}
+	write(b.tb, pair, string(text))
+	b.settings["listener.name.tls.ssl.keystore.location"] = pair
+	b.settings["listener.name.tls.ssl.truststore.location"] = caFile
+	return caFile, certFile, keyFile
 }
 
 // serve writes the settings, and returns the command of the broker and its ready message.
