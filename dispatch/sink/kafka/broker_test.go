@@ -74,7 +74,7 @@ func (to *topicOf) make(settings map[string]*string) {
 		to.again(ctx, err)
 	}
 	for _, b := range to.Brokers {
-		client, err := kgo.NewClient(kgo.SeedBrokers(b.Address))
+		client, err := kgo.NewClient(kgo.SeedBrokers(b.Address), kgo.MetadataMinAge(10*time.Millisecond))
 		if err != nil {
 			to.tb.Fatal(err)
 		}

@@ -79,12 +79,12 @@ func (s *Sink) judgeTopic(t *topic) sink.Outcome {
 		}
 	}
 	switch {
-	case t.minInSync > t.replicas:
-		out.Class = sink.Misconfigured
-		doubts = append(doubts, fmt.Sprintf("min.insync.replicas is %d, so that every write is refused; lower it or add replicas", t.minInSync))
-	case t.minInSync > t.inSync:
+	case min(t.minInSync, t.replicas) > t.inSync:
 		out.Class = sink.Unavailable
 		doubts = append(doubts, fmt.Sprintf("min.insync.replicas is %d, so that writes are refused until more replicas are in sync", t.minInSync))
+	case t.minInSync > t.replicas: // Kafka 4.1 accepts the writes, measured
+		out.Class = sink.Refused
+		doubts = append(doubts, fmt.Sprintf("min.insync.replicas is %d, so that older brokers refuse every write; lower it or add replicas", t.minInSync))
 	case t.limitsError != nil:
 		doubts = append(doubts, "its settings cannot be read ("+s.text(t.limitsError)+"); grant DescribeConfigs, or set max-request-bytes")
 	case t.minInSync == 1 && t.replicas > 1:
@@ -99,6 +99,8 @@ func (s *Sink) judgeTopic(t *topic) sink.Outcome {
 	facts += fmt.Sprintf("; records up to %d bytes", s.maxMessage(t))
 	if out.Class == sink.Delivered {
 		out.Reason = store.ReasonNone
+	}
+	if out.Class == sink.Delivered || out.Class == sink.Refused {
 		doubts = append(doubts, "no record was sent")
 	}
 	out.Detail = strings.Join(append([]string{facts}, doubts...), "; ")

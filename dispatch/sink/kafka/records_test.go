@@ -310,6 +310,8 @@ func (c *cluster) testProbe(t *testing.T) {
 	}
 	cfg := to.config()
 	probe(cfg, sink.Delivered, "1 broker of Kafka v4.1", "3 partitions, 1 replicas, 1 in sync, min.insync.replicas 1", "records up to 1048588 bytes", "no record was sent")
+	demanding := c.create(t, 1, map[string]*string{"min.insync.replicas": kadm.StringPtr("2")})
+	probe(demanding.config(), sink.Refused, "1 replicas", "min.insync.replicas is 2, so that older brokers refuse every write")
 	cfg.Topic = "orders-{kind}"
 	probe(cfg, sink.Delivered, "no topic was checked")
 	cfg.Topic = "nowhere"
