@@ -106,7 +106,7 @@ func (d *dialer) dial() (*session, error) {
 	}
 	s := &session{conn: conn, wire: w}
 	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 1))
-	s.work.Go(func() {
+	s.spawn(func() {
 		for b := range blocked {
 			s.setBlocked(b)
 		}
@@ -185,6 +185,7 @@ type session struct {
 	work sync.WaitGroup // goroutines, which end with the connection at the latest
 
 	mu      sync.Mutex
+	ended   bool // no goroutine may start
 	idle    []*channel
 	blocked string // why the broker reads no messages; "" if it does
 	limit   int    // bytes of a message, as the broker said when it refused one; 0: not known
@@ -197,7 +198,20 @@ func (s *session) close() {
 		return
 	}
 	_ = s.conn.CloseDeadline(time.Now().Add(closeTimeout)) // it is closed in any case
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
 	s.work.Wait()
+}
+
+// spawn starts a goroutine, unless the session has ended.
+func (s *session) spawn(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.work.Go(f)
+	}
+	return !s.ended
 }
 
 func (s *session) setBlocked(b amqp.Blocking) {
@@ -260,22 +274,27 @@ func (s *session) channel(ctx context.Context) (*channel, error) {
 	}
 	s.mu.Unlock()
 
-	opened := make(chan error, 1)
-	var ch *channel
-	s.work.Go(func() {
-		var err error
-		ch, err = s.open()
-		opened <- err
-	})
-	select {
-	case err := <-opened:
-		return ch, err
-	case <-ctx.Done():
-		s.work.Go(func() {
-			if <-opened == nil {
+	type opening struct {
+		ch  *channel
+		err error
+	}
+	opened := make(chan opening)
+	if !s.spawn(func() {
+		ch, err := s.open()
+		select {
+		case opened <- opening{ch, err}:
+		case <-ctx.Done():
+			if err == nil {
 				s.put(ch)
 			}
-		})
+		}
+	}) {
+		return nil, amqp.ErrClosed
+	}
+	select {
+	case o := <-opened:
+		return o.ch, o.err
+	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
@@ -303,8 +322,13 @@ func (s *session) put(ch *channel) {
 
 // discard closes a channel with unanswered messages, without waiting for the broker.
 func (s *session) discard(ch *channel) {
-	s.work.Go(func() { _ = ch.Close() })
+	s.spawn(func() { _ = ch.Close() }) // else the connection is closed
 }
 
-// abort ends a connection on which nothing arrives.
-func (s *session) abort() { _ = s.wire.Close() }
+// abortIfSilent ends the connection if a request has timed out and nothing has arrived since the
+// broker had sent that many bytes.
+func (s *session) abortIfSilent(received int64, err error) {
+	if errors.Is(err, context.DeadlineExceeded) && s.wire.received.Load() == received {
+		_ = s.wire.Close()
+	}
+}

@@ -40,10 +40,12 @@ func (s *Sink) findExchange(ctx context.Context, conn *session) error {
 		return nil
 	}
 	answer := make(chan error, 1)
-	conn.work.Go(func() {
+	if !conn.spawn(func() {
 		// A passive declaration compares nothing.
 		answer <- ch.ExchangeDeclarePassive(s.exchange, amqp.ExchangeDirect, false, false, false, false, nil)
-	})
+	}) {
+		return amqp.ErrClosed
+	}
 	select {
 	case err = <-answer:
 		if err == nil {

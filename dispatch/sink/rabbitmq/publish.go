@@ -2,7 +2,6 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -122,12 +121,16 @@ func (r *request) publish(ctx context.Context, all []*outgoing) (again []*outgoi
 		r.fail(all, r.sink.unavailable("%s", reason))
 		return nil
 	}
+	received := r.conn.wire.received.Load()
 	ch, err := r.conn.channel(ctx)
 	if err != nil {
+		r.conn.abortIfSilent(received, err)
 		r.fail(all, r.sink.classify(err))
 		return nil
 	}
-	received := r.conn.wire.received.Load()
+	for _, o := range all {
+		o.answer = nil
+	}
 	for _, o := range all {
 		o.answer, err = ch.PublishWithDeferredConfirm(r.sink.exchange, o.key, r.sink.mandatory, false, o.msg)
 		if err != nil {
@@ -142,7 +145,7 @@ func (r *request) publish(ctx context.Context, all []*outgoing) (again []*outgoi
 	left := r.settle(ch, all)
 	if !ch.IsClosed() {
 		r.conn.put(ch)
-		r.fail(left, r.sink.unavailable("message is not sent: %v", err)) // not reached: a message of a channel that is open is sent
+		r.fail(left, r.sink.unavailable("connection lost: %v", err)) // its end has not reached the channel yet
 		return nil
 	}
 	return r.afterClose(ctx, <-ch.closed, left)
@@ -166,50 +169,40 @@ func await(ctx context.Context, all []*outgoing) error {
 // giveUp ends a channel whose answers are late, and the connection if nothing has arrived.
 // Messages that are confirmed are delivered.
 func (r *request) giveUp(ch *channel, received int64, err error, all []*outgoing) {
-	silent := r.conn.wire.received.Load() == received
+	r.conn.abortIfSilent(received, err)
 	left := r.settle(ch, all)
 	out := r.sink.classify(err)
 	if reason := r.conn.blockedBy(); reason != "" {
 		out = r.sink.unavailable("%s; the message may still be stored", reason)
 	}
 	r.fail(left, out)
-	if silent && errors.Is(err, context.DeadlineExceeded) {
-		r.conn.abort()
-	}
 	r.conn.discard(ch)
 }
 
 // returned identifies a message that no queue gets. Two messages alike have one fate.
 type returned struct{ id, key string }
 
-// settle sets the outcomes of the answered messages and returns the others. A returned message
-// precedes its confirmation.
-func (r *request) settle(ch *channel, all []*outgoing) (left []*outgoing) {
+// takeReturned returns the messages that came back, with the reasons.
+func (c *channel) takeReturned() map[returned]string {
 	reasons := map[returned]string{}
-	for more := true; more; {
+	for {
 		select {
-		case m, ok := <-ch.returns:
-			if more = ok; ok {
-				reasons[returned{m.MessageId, m.RoutingKey}] = m.ReplyText
+		case m, ok := <-c.returns:
+			if !ok {
+				return reasons
 			}
+			reasons[returned{m.MessageId, m.RoutingKey}] = m.ReplyText
 		default:
-			more = false
+			return reasons
 		}
 	}
-	for _, o := range all {
-		answered := false
-		if o.answer != nil {
-			select {
-			case <-o.answer.Done():
-				// A closed channel answers all its messages alike.
-				answered = o.answer.Acked() || !ch.IsClosed()
-			default:
-			}
-		}
-		if !answered {
-			left = append(left, o)
-			continue
-		}
+}
+
+// settle sets the outcomes of the answered messages and returns the others.
+func (r *request) settle(ch *channel, all []*outgoing) (left []*outgoing) {
+	answered, left := split(ch, all)
+	reasons := ch.takeReturned() // behind that: a message comes back before its confirmation
+	for _, o := range answered {
 		switch reason, back := reasons[returned{o.msg.MessageId, o.key}]; {
 		case !o.answer.Acked():
 			*o.out = r.sink.unavailable("broker refuses the message (nack), for example because the queue is full")
@@ -221,6 +214,26 @@ func (r *request) settle(ch *channel, all []*outgoing) (left []*outgoing) {
 		}
 	}
 	return left
+}
+
+// split separates the messages that are answered from the others.
+func split(ch *channel, all []*outgoing) (answered, left []*outgoing) {
+	for _, o := range all {
+		done := false
+		if o.answer != nil {
+			select {
+			case <-o.answer.Done():
+				done = o.answer.Acked() || !ch.IsClosed() // a closed channel answers all its messages alike
+			default:
+			}
+		}
+		if done {
+			answered = append(answered, o)
+		} else {
+			left = append(left, o)
+		}
+	}
+	return answered, left
 }
 
 // rejectLarge rejects the messages above a limit and returns the others.
@@ -263,7 +276,6 @@ func (r *request) alone(ctx context.Context, reason *amqp.Error, all []*outgoing
 		return
 	}
 	for i := range all {
-		all[i].answer = nil
 		r.publish(ctx, all[i:i+1])
 	}
 }

@@ -60,7 +60,7 @@ func New(c Config) (*Sink, error) {
 			d.sasl = []amqp.Authentication{&amqp.ExternalAuth{}}
 		}
 	}
-	var secrets []string
+	secrets := c.Secrets()
 	if password, ok := u.User.Password(); ok {
 		secrets = append(secrets, password)
 	}
