@@ -3,7 +3,6 @@ package blackbox
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -14,23 +13,10 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// toNATS routes the events of a scene to a stream.
-const toNATS = `
-name: %s
-source: {url: %q}
-outboxes:
-  - {table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: js}
-sinks:
-  js: {type: nats, url: %q, subject: 'events.{group}', stream: EVENTS, batch: %s, headers: {row: '{id}'}, request-timeout: 500ms, backoff: {initial: 20ms, max: 200ms}}
-admin: {listen: %s}
-`
-
-// natsScene is a relay that delivers to a NATS server.
+// natsScene is a scene with a NATS server.
 type natsScene struct {
 	*scene
-	server  *servers.NATSServer
-	relay   *relay
-	written int
+	server *servers.NATSServer
 }
 
 // stream calls a function with the stream of the scene.
@@ -95,31 +81,6 @@ func (s *natsScene) messages() (all []sinktest.Received) {
 	return all
 }
 
-// write writes some rows in several transactions.
-func (s *natsScene) write() {
-	s.t.Helper()
-	for range 10 {
-		n := 1 + rand.IntN(60)
-		s.number(s.written+1, s.written+n, "i % 50")
-		s.written += n
-	}
-}
-
-// fails waits until a delivery fails as unavailable.
-func (s *natsScene) fails(wrong func()) {
-	s.t.Helper()
-	const failures = `sluicebox_delivery_attempts_total{outcome="unavailable",sink="js"}`
-	before := s.relay.metric(failures)
-	wrong()
-	s.write()
-	within(s.t, testTimeout, func() string {
-		if s.relay.metric(failures) == before {
-			return "no delivery fails"
-		}
-		return ""
-	})
-}
-
 // The server is killed, frozen and full, and the relay is killed, while rows are written. All rows
 // are stored, those of each group in order. None is stored twice, because the stream drops
 // repetitions. By hand:
@@ -133,37 +94,15 @@ func TestNATSFaults(t *testing.T) {
 			aPostgres(t, "", func(sc *scene) {
 				s := &natsScene{scene: sc, server: servers.NATS.Start(sc.t, nil)}
 				s.configure(-1)
-				s.config = fmt.Sprintf(toNATS, nameFor(s.database), s.database, s.server.URL, batch, adminKey)
-				s.relay = start(s.t, s.config)
-				s.relay.waitFor("source connected")
-				for range crashes(s.t, 1) {
-					s.write()
-					s.fails(func() { s.server.Stop("immediate") })
-					s.server.Restart(nil)
-					s.write()
-					s.fails(s.server.Freeze)
-					s.server.Thaw()
-					s.write()
-					s.fails(func() { s.configure(1) })
-					s.configure(-1)
-					s.write()
-					s.relay.kill()
-					s.relay = start(s.t, s.config)
-					s.relay.waitFor("source connected")
+				keys := fmt.Sprintf("type: nats, url: %q, subject: 'events.{group}', stream: EVENTS, batch: %s, headers: {row: '{id}'}, request-timeout: 500ms", s.server.URL, batch)
+				again := s.brokerFaults(keys, []brokerFault{
+					{func() { s.server.Stop("immediate") }, func() { s.server.Restart(nil) }},
+					{s.server.Freeze, s.server.Thaw},
+					{func() { s.configure(1) }, func() { s.configure(-1) }},
+				}, s.messages)
+				if again > 0 {
+					s.t.Errorf("%d messages are stored again", again)
 				}
-				s.write()
-				awaitZero(s.t, "rows are not COMPLETED", func() int {
-					return count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
-				})
-				stored := s.messages()
-				if again := checkNumbered(s.t, stored); again > 0 || len(stored) != s.written {
-					s.t.Errorf("%d messages are stored, %d of them again, want %d and none", len(stored), again, s.written)
-				}
-				if left := none(s.t, s.conn, "paid for the faults", "SELECT count(*) FROM outbox_events WHERE retry_count > 0"); left != "" {
-					s.t.Error(left)
-				}
-				s.t.Logf("%d rows", s.written)
-				expectStop(s.t, s.relay)
 			})
 		})
 	}

@@ -2,7 +2,6 @@ package blackbox
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -11,23 +10,10 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// toRabbitMQ routes the events of a scene to a queue.
-const toRabbitMQ = `
-name: %s
-source: {url: %q}
-outboxes:
-  - {table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: mq}
-sinks:
-  mq: {type: rabbitmq, url: %q, exchange: events, routing-key: '{group}', request-timeout: 1s, backoff: {initial: 20ms, max: 200ms}}
-admin: {listen: %s}
-`
-
-// rabbitScene is a relay that delivers to a RabbitMQ server.
+// rabbitScene is a scene with a RabbitMQ server.
 type rabbitScene struct {
 	*scene
-	server  *servers.RabbitMQServer
-	relay   *relay
-	written int
+	server *servers.RabbitMQServer
 }
 
 // queue calls a function with a channel.
@@ -83,31 +69,6 @@ func (s *rabbitScene) messages() (all []sinktest.Received) {
 	return all
 }
 
-// write writes some rows in several transactions.
-func (s *rabbitScene) write() {
-	s.t.Helper()
-	for range 10 {
-		n := 1 + rand.IntN(60)
-		s.number(s.written+1, s.written+n, "i % 50")
-		s.written += n
-	}
-}
-
-// fails waits until a delivery fails as unavailable.
-func (s *rabbitScene) fails(wrong func()) {
-	s.t.Helper()
-	const failures = `sluicebox_delivery_attempts_total{outcome="unavailable",sink="mq"}`
-	before := s.relay.metric(failures)
-	wrong()
-	s.write()
-	within(s.t, testTimeout, func() string {
-		if s.relay.metric(failures) == before {
-			return "no delivery fails"
-		}
-		return ""
-	})
-}
-
 // The server is killed, frozen and blocked by an alarm, and the relay is killed, while rows are
 // written. All rows are stored, the first arrivals of each group in order, and none has paid for it.
 // By hand:
@@ -118,42 +79,12 @@ func TestRabbitMQFaults(t *testing.T) {
 	aPostgres(t, "", func(sc *scene) {
 		s := &rabbitScene{scene: sc, server: servers.RabbitMQ(sc.t, nil)}
 		s.declare()
-		s.config = fmt.Sprintf(toRabbitMQ, nameFor(s.database), s.database, s.server.URL, adminKey)
-		if d, text, code := doctor(s.t, s.config); code != 0 {
-			s.t.Errorf("doctor ends with %d: %s\n%+v", code, text, d)
-		}
-		s.relay = start(s.t, s.config)
-		s.relay.waitFor("source connected")
-		for range crashes(s.t, 1) {
-			s.write()
-			s.fails(func() { s.server.Stop("immediate") })
-			s.server.Restart(nil)
-			s.write()
-			s.fails(s.server.Freeze)
-			s.server.Thaw()
-			s.write()
-			s.fails(s.server.Block)
-			s.server.Unblock()
-			s.write()
-			s.fails(func() { s.server.Restart(nil) })
-			s.write()
-			s.relay.kill()
-			s.relay = start(s.t, s.config)
-			s.relay.waitFor("source connected")
-		}
-		s.write()
-		awaitZero(s.t, "rows are not COMPLETED", func() int {
-			return count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
-		})
-		stored := s.messages()
-		again := checkNumbered(s.t, stored)
-		if len(stored)-again != s.written {
-			s.t.Errorf("%d messages are stored, %d of them again, want %d", len(stored), again, s.written)
-		}
-		if left := none(s.t, s.conn, "paid for the faults", "SELECT count(*) FROM outbox_events WHERE retry_count > 0"); left != "" {
-			s.t.Error(left)
-		}
-		s.t.Logf("%d rows, %d again", s.written, again)
-		expectStop(s.t, s.relay)
+		keys := fmt.Sprintf("type: rabbitmq, url: %q, exchange: events, routing-key: '{group}', request-timeout: 1s", s.server.URL)
+		s.brokerFaults(keys, []brokerFault{
+			{func() { s.server.Stop("immediate") }, func() { s.server.Restart(nil) }},
+			{s.server.Freeze, s.server.Thaw},
+			{s.server.Block, s.server.Unblock},
+			{func() { s.server.Restart(nil) }, func() {}},
+		}, s.messages)
 	})
 }
