@@ -3,6 +3,7 @@ package rabbitmq_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -187,6 +188,32 @@ func testFrozen(t *testing.T, b *broker) {
 	b.Thaw()
 	deliverUntil(t, s, lanes(3))
 	wantAll(t, b, 3)
+}
+
+// A message that no queue gets is not delivered, even if its answers come while the request ends.
+func testLateAnswers(t *testing.T, b *broker) {
+	c := b.config()
+	c.RoutingKey = "nowhere"
+	s := newSink(t, c)
+	msgs := lanes(200)
+	want(t, s, msgs[:1], sink.Misconfigured)
+	returned := 0
+	for range 60 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rand.IntN(20_000))*time.Microsecond)
+		res := s.Deliver(ctx, msgs)
+		cancel()
+		for i := range msgs {
+			switch res.At(i).Class {
+			case sink.Delivered:
+				t.Fatalf("message %s is delivered, and no queue has it", msgs[i].ID)
+			case sink.Misconfigured:
+				returned++
+			}
+		}
+	}
+	if returned == 0 {
+		t.Error("no request ends between answers")
+	}
 }
 
 // Without mandatory a message that no queue gets is delivered.
