@@ -59,7 +59,7 @@ func verdictOf(err error) verdict {
 		return moved
 	case is(err, kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.NetworkException, kerr.KafkaStorageError):
 		return unanswered
-	case is(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.PolicyViolation, kerr.CorruptMessage):
+	case is(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.PolicyViolation, kerr.CorruptMessage):
 		return rejected
 	case errors.As(err, new(*kerr.Error)):
 		return failed
@@ -103,14 +103,15 @@ func isUnauthenticated(err error) bool {
 func isMisconfigured(err error) bool {
 	return isDenied(err) || isUnauthenticated(err) || isUntrusted(err) ||
 		is(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InvalidTopicException, kerr.UnsupportedVersion,
-			// The timestamp is the clock of this host, and the format is that of the topic.
-			kerr.InvalidTimestamp, kerr.UnsupportedForMessageFormat)
+			kerr.UnsupportedForMessageFormat) // of the topic
 }
 
 // outcomeOf returns the outcome of rows that were not stored.
 func (s *Sink) outcomeOf(doing string, err error) sink.Outcome {
 	out := sink.Outcome{Class: sink.Unavailable, Reason: store.ReasonGateway}
 	switch {
+	case is(err, kerr.InvalidTimestamp) && !s.cfg.Debezium.EventTimestamp: // it is the clock of this host
+		out.Class, out.Reason = sink.Misconfigured, store.ReasonBadRequest
 	case verdictOf(err) == rejected:
 		out.Class, out.Reason = sink.Rejected, store.ReasonBadRequest
 	case isDenied(err):

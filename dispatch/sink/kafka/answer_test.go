@@ -29,7 +29,8 @@ func TestVerdicts(t *testing.T) {
 	}{
 		{kerr.MessageTooLarge, rejected, sink.Rejected},
 		{kerr.InvalidRecord, rejected, sink.Rejected},
-		{kerr.InvalidTimestamp, rejected, sink.Rejected},
+		{kerr.InvalidTimestamp, rejected, sink.Misconfigured},
+		{kerr.UnsupportedForMessageFormat, failed, sink.Misconfigured},
 		{kerr.PolicyViolation, rejected, sink.Rejected},
 		{kerr.NotLeaderForPartition, moved, sink.Unavailable},
 		{kerr.FencedLeaderEpoch, moved, sink.Unavailable},

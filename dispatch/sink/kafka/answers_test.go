@@ -85,13 +85,14 @@ func (c *cluster) testNoTopicIDs(t *testing.T) {
 	}
 }
 
-// What is wrong with the host or the topic fails no row.
-func TestNoVerdict(t *testing.T) {
+// A timestamp out of range is the fault of the row only if it is the row's time.
+func TestTimestampOfTheRow(t *testing.T) {
 	t.Parallel()
-	s := open(t, Config{Brokers: []string{"127.0.0.1:9"}, Topic: "orders"})
-	for _, err := range []error{kerr.InvalidTimestamp, kerr.UnsupportedForMessageFormat} {
-		if out := s.outcomeOf("topic orders", err); out.Class != sink.Misconfigured || out.Reason == store.ReasonNone {
-			t.Errorf("%v is %s, %q", err, out.Class, out.Reason)
+	for own, want := range map[bool]sink.Class{false: sink.Misconfigured, true: sink.Rejected} {
+		s := &Sink{cfg: DefaultConfig(), redactor: noSecrets}
+		s.cfg.Debezium.EventTimestamp = own
+		if out := s.outcomeOf("topic orders", kerr.InvalidTimestamp); out.Class != want {
+			t.Errorf("with event-timestamp: %t a row is %s, want %s", own, out.Class, want)
 		}
 	}
 }
