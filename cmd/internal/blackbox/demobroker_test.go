@@ -15,7 +15,8 @@ func eachBroker(t *testing.T, test func(t *testing.T, address string)) {
 		"kafka": func(t *testing.T) string {
 			return "kafka://" + strings.Join(servers.Kafka(t, 1, nil).Addresses(), ",")
 		},
-		"nats": func(t *testing.T) string { return servers.NATS.Start(t, nil).URL },
+		"rabbitmq": func(t *testing.T) string { return servers.RabbitMQ(t, nil).URL },
+		"nats":     func(t *testing.T) string { return servers.NATS.Start(t, nil).URL },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

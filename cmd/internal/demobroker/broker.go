@@ -53,6 +53,7 @@ type kind struct {
 // kinds returns the kinds by the scheme of their addresses.
 func kinds() map[string]kind {
 	return map[string]kind{
+		"amqp":  {createRabbit, produceRabbit},
 		"kafka": {createKafka, produceKafka},
 		"nats":  {createNATS, produceNATS},
 	}
@@ -67,7 +68,7 @@ func Forms() string {
 	for _, scheme := range slices.Sorted(maps.Keys(kinds())) {
 		all = append(all, scheme+"://host:port")
 	}
-	return strings.Join(all, " or ")
+	return strings.Join(all, ", ")
 }
 
 // parse returns the kind of a broker and its address.

@@ -185,7 +185,7 @@ func nextStepsText(command string, source config.URL) string {
       the same on your server, %[3]s;
       everything is removed afterwards
   %[1]s quickstart --sink kafka://HOST:9092
-      delivers to a new topic of your broker; nats:// takes a new stream
+      delivers to a new topic of your broker; nats:// takes a new stream, amqp:// a new exchange
   %[1]s quickstart --keep
       keeps the outbox, so that you can look at the table
 
