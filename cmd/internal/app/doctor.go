@@ -366,6 +366,8 @@ func probeFinding(name, kind string, out sink.Outcome) (f store.Finding, unreach
 	case out.Class == sink.Unavailable:
 		f.Remedy = "start the receiver, allow connections from this machine, or fix the address of sink " + name
 		return f, true
+	case kind == config.SinkLog:
+		f.Remedy = "create the folder, allow this user to write there, or correct output of sink " + name
 	case !overHTTP && (out.Reason == store.ReasonUnauthorized || out.Reason == store.ReasonForbidden):
 		f.Remedy = "allow the user of sink " + name + " at its destination, or correct its credentials"
 	case !overHTTP:

@@ -141,6 +141,7 @@ func TestProbeFinding(t *testing.T) {
 		{config.SinkWebhook, sink.Misconfigured, store.ReasonInternal, store.GradeFault, false, "fix the address"},
 		{config.SinkNATS, sink.Misconfigured, store.ReasonForbidden, store.GradeFault, false, "allow the user"},
 		{config.SinkNATS, sink.Misconfigured, store.ReasonBadRequest, store.GradeFault, false, "correct the keys"},
+		{config.SinkLog, sink.Misconfigured, store.ReasonForbidden, store.GradeFault, false, "create the folder"},
 		{config.SinkNATS, sink.Refused, store.ReasonInternal, store.GradeAdvice, false, "check the receiver"},
 	} {
 		f, away := probeFinding("hooks", c.kind, sink.Outcome{Class: c.class, Reason: c.reason, Detail: "said"})

@@ -126,6 +126,7 @@ func floorLatency(ctx context.Context, b *bench, of floorVariant, p *benchDataba
 	if err != nil {
 		return nil, err
 	}
+	to.unordered = to.topic != "" // the floor does not know the groups: the key of its records is the id
 	return b.withProcess(ctx, pr, p, p.rowsWritten, func(ctx context.Context) (figures, error) { return b.measureLatency(ctx, p, to) })
 }
 
@@ -165,7 +166,7 @@ func (b *bench) latencies(ctx context.Context, p *benchDatabase, to *receiver, d
 	if err := t.wait(ctx); err != nil {
 		return nil, err
 	}
-	return t.latencies(), t.check(true)
+	return t.latencies(), t.check(!to.unordered)
 }
 
 // latencies returns the latencies in milliseconds. A row that arrives before its COMMIT returns

@@ -26,6 +26,7 @@ type receiver struct {
 	topic      string            // of the broker; "" without one
 	sink       config.Sink       // that sends rows here, without the keys of delivery
 	secrets    map[string]string // of the sink, by key
+	unordered  bool              // the rows of a group spread over the partitions of topic
 	ended      chan error
 	delay      time.Duration
 	tally      atomic.Pointer[tally]

@@ -76,14 +76,15 @@ func (r *rowsOf) remedy(f sink.Field) string {
 	for _, a := range r.layout.Attributes {
 		have = append(have, a.Name)
 	}
+	own := f.Attribute == store.AttributeType || f.Attribute == store.AttributeTime // they have keys of their own
 	switch near := store.Nearest(f.Attribute, have); {
-	case f.Attribute != "" && near != "":
+	case f.Attribute != "" && near != "" && !own:
 		return fmt.Sprintf("did you mean %s?", sink.Field{Attribute: near})
 	case r.outbox.Layout != layoutCustom:
 		return fmt.Sprintf("the layout %s has no column for it", r.outbox.Layout)
 	case f.Attribute == "":
 		return "name its column in the outbox's columns.group"
-	case f.Attribute == store.AttributeType, f.Attribute == store.AttributeTime:
+	case own:
 		return "name its column in the outbox's columns." + f.Attribute
 	}
 	return fmt.Sprintf("add %s to the outbox's columns.attributes", strings.TrimSuffix(f.Attribute, spreadSuffix))

@@ -18,12 +18,13 @@ func TestFieldsThatNoRowHas(t *testing.T) {
 		outboxes, keys string
 		want           []string
 	}{
-		"all have it": {some, "url: 'https://h/{kind}/{group}/{attr.tenant_id}?a={type}', headers: {X-A: '{attr.meta.trace}'}, metadata-headers: [type, time]", nil},
-		"any name":    {spread, "url: 'https://h/{attr.anything}'", nil},
-		"no type":     {none, "url: 'https://h/{type}'", []string{"relay.yaml:6: sinks.h.url: has {type}, which rows of none cannot have; name its column in the outbox's columns.type"}},
-		"no time":     {none, "url: https://h, headers: {X-A: a, X-B: '{attr.time}'}", []string{"relay.yaml:6: sinks.h.headers.X-B: has {attr.time}, which rows of none cannot have; name its column in the outbox's columns.time"}},
-		"no group":    {none, "url: 'https://h?{group}'", []string{"relay.yaml:6: sinks.h.url: has {group}, which rows of none cannot have; name its column in the outbox's columns.group"}},
-		"metadata":    {none, "url: https://h, metadata-headers: [kind, type]", []string{"relay.yaml:6: sinks.h.metadata-headers[1]: has {type}, which rows of none cannot have"}},
+		"all have it":         {some, "url: 'https://h/{kind}/{group}/{attr.tenant_id}?a={type}', headers: {X-A: '{attr.meta.trace}'}, metadata-headers: [type, time]", nil},
+		"any name":            {spread, "url: 'https://h/{attr.anything}'", nil},
+		"no type":             {none, "url: 'https://h/{type}'", []string{"relay.yaml:6: sinks.h.url: has {type}, which rows of none cannot have; name its column in the outbox's columns.type"}},
+		"no type, but a time": {"- {table: none" + custom + "time: t}}\n", "url: 'https://h/{type}'", []string{"relay.yaml:6: sinks.h.url: has {type}, which rows of none cannot have; name its column in the outbox's columns.type"}},
+		"no time":             {none, "url: https://h, headers: {X-A: a, X-B: '{attr.time}'}", []string{"relay.yaml:6: sinks.h.headers.X-B: has {attr.time}, which rows of none cannot have; name its column in the outbox's columns.time"}},
+		"no group":            {none, "url: 'https://h?{group}'", []string{"relay.yaml:6: sinks.h.url: has {group}, which rows of none cannot have; name its column in the outbox's columns.group"}},
+		"metadata":            {none, "url: https://h, metadata-headers: [kind, type]", []string{"relay.yaml:6: sinks.h.metadata-headers[1]: has {type}, which rows of none cannot have"}},
 		"no attribute": {none, "url: https://h, format: cloudevents, cloudevents-source: /s, cloudevents-type: 'a.{attr.x}', cloudevents-subject: '{attr.y}'", []string{
 			"relay.yaml:6: sinks.h.cloudevents-type: has {attr.x}, which rows of none cannot have; add x to the outbox's columns.attributes",
 			"relay.yaml:6: sinks.h.cloudevents-subject: has {attr.y}, which rows of none cannot have; add y to the outbox's columns.attributes",

@@ -40,13 +40,53 @@ func createNATS(ctx context.Context, at *url.URL, topic string) (Topic, error) {
 // Sink implements Topic.
 func (s *natsStream) Sink() (to config.Sink, secrets map[string]string) {
 	c := nats.DefaultConfig()
-	c.URL, c.Subject, c.Stream = sink.Secret(s.at.String()), s.name+".{group}", s.name
-	return config.Sink{Type: config.SinkNATS, NATS: c}, map[string]string{"url": s.at.String()}
+	address := s.address()
+	c.URL, c.Subject, c.Stream = sink.Secret(address), s.name+".{group}", s.name
+	secrets = map[string]string{"url": address}
+	for _, l := range s.login() {
+		switch l.key {
+		case "user":
+			c.User = l.value
+		case "password":
+			c.Password = sink.Secret(l.value)
+			secrets[l.key] = l.value
+		case "token":
+			c.Token = sink.Secret(l.value)
+			secrets[l.key] = l.value
+		}
+	}
+	return config.Sink{Type: config.SinkNATS, NATS: c}, secrets
+}
+
+// address returns the URL without a login, which a sink has in keys of its own.
+func (s *natsStream) address() string {
+	at := *s.at
+	at.User = nil
+	return at.String()
+}
+
+// loginKey is a key of a sink with a part of a login.
+type loginKey struct{ key, value string }
+
+// login returns the login of the URL as keys of a sink. A name alone is a token, as for the client.
+func (s *natsStream) login() []loginKey {
+	if s.at.User == nil {
+		return nil
+	}
+	name := s.at.User.Username()
+	if password, given := s.at.User.Password(); given {
+		return []loginKey{{"user", name}, {"password", password}}
+	}
+	return []loginKey{{"token", name}}
 }
 
 // Keys implements Topic.
 func (s *natsStream) Keys() []string {
-	return []string{"type: nats", "url: " + config.Quote(s.at.String()), "subject: " + config.Quote(s.name+".{group}"), "stream: " + s.name}
+	all := []string{"type: nats", "url: " + config.Quote(s.address()), "subject: " + config.Quote(s.name+".{group}"), "stream: " + s.name}
+	for _, l := range s.login() {
+		all = append(all, l.key+": "+config.Quote(l.value))
+	}
+	return all
 }
 
 // Read implements Topic.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -121,8 +122,25 @@ func (s *Sink) outcomeOf(doing string, err error) sink.Outcome {
 	case isMisconfigured(err):
 		out.Class, out.Reason = sink.Misconfigured, store.ReasonBadRequest
 	}
-	out.Detail = s.redactor().OneLine(doing + ": " + s.text(err))
+	text := s.text(err)
+	if remedy := remedyOf(err); remedy != "" {
+		text = strings.TrimSuffix(text, ".") + "; " + remedy
+	}
+	out.Detail = s.redactor().OneLine(doing + ": " + text)
 	return out
+}
+
+// remedyOf returns what the operator may do, to stand behind the text of an error.
+func remedyOf(err error) string {
+	switch {
+	case is(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID):
+		return "create the topic, or correct topic"
+	case is(err, kerr.UnsupportedSaslMechanism):
+		return "correct sasl.mechanism"
+	case is(err, kerr.IllegalSaslState):
+		return "this address wants no SASL: remove sasl, or name the address that wants it"
+	}
+	return ""
 }
 
 // text returns the text of an error. A code of the protocol has its name before it.

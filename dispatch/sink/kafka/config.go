@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -120,7 +121,11 @@ func (c *Config) Validate() error {
 	}
 	for i, broker := range c.Brokers {
 		if host, port, err := net.SplitHostPort(broker); err != nil || host == "" || !isPort(port) {
-			bad.Add(fmt.Sprintf("brokers[%d]", i), "is %q, must be host:port such as kafka-1:9092", broker)
+			must := "must be host:port such as kafka-1:9092"
+			if strings.Contains(broker, ",") {
+				must += "; write several as a list: [kafka-1:9092, kafka-2:9092]"
+			}
+			bad.Add(fmt.Sprintf("brokers[%d]", i), "is %q, %s", broker, must)
 		}
 	}
 	c.checkTopic(&bad)

@@ -20,6 +20,7 @@ func TestValidate(t *testing.T) {
 	}{
 		"valid":            {func(*Config) {}, nil},
 		"nothing":          {func(c *Config) { *c = Config{} }, []string{"brokers", "topic"}},
+		"no list":          {func(c *Config) { c.Brokers = []string{"k1:9092,k2:9092"} }, []string{"brokers[0]"}},
 		"no port":          {func(c *Config) { c.Brokers = []string{"k1:9092", "k2", "k3:0", ":9092"} }, []string{"brokers[1]", "brokers[2]", "brokers[3]"}},
 		"topic":            {func(c *Config) { c.Topic = "order events" }, []string{"topic"}},
 		"dots":             {func(c *Config) { c.Topic = ".." }, []string{"topic"}},

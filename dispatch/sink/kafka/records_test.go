@@ -315,7 +315,7 @@ func (c *cluster) testProbe(t *testing.T) {
 	cfg.Topic = "orders-{kind}"
 	probe(cfg, sink.Delivered, "no topic was checked")
 	cfg.Topic = "nowhere"
-	probe(cfg, sink.Misconfigured, "topic nowhere: UNKNOWN_TOPIC_OR_PARTITION")
+	probe(cfg, sink.Misconfigured, "topic nowhere: UNKNOWN_TOPIC_OR_PARTITION", "create the topic")
 	cfg = to.config()
 	cfg.Brokers = []string{"127.0.0.1:1"}
 	probe(cfg, sink.Unavailable, "connect to 127.0.0.1:1: ", "refused")
