@@ -44,9 +44,7 @@ func New(c Config) (*Sink, error) {
 	s := &Sink{topicOf: template.MustParse(c.Topic)}
 	s.events = event.NewEncoder(c.settings(), event.Binding{Prefix: "ce_", ContentType: "content-type"})
 	secrets := append(c.Secrets(), string(c.SASL.Password), string(c.SASL.Session), string(c.Token), string(c.OAuth.ClientSecret))
-	for _, reference := range c.References {
-		secrets = append(secrets, redact.ReferenceSecrets(string(reference))...)
-	}
+	secrets = append(secrets, redact.ReferencesSecrets(c.References)...)
 	red := redact.New(false, secrets...)
 	s.redactor = func() *redact.Redactor { return red }
 	var err error

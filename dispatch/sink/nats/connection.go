@@ -1,7 +1,6 @@
 package nats
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -38,67 +37,6 @@ var errInbox = errors.New("user may not subscribe to answers; allow subscribe to
 // errDenied reports that the user may not publish to a subject.
 var errDenied = errors.New("permissions violation for publish")
 
-// link is the connection of a sink, which the first use makes.
-type link struct {
-	connect func() (*session, error)
-
-	mu      sync.Mutex
-	now     *session // nil before the first use
-	attempt *attempt // nil if none is under way
-}
-
-// attempt is an attempt to connect. Its results are set when done is closed.
-type attempt struct {
-	done    chan struct{}
-	session *session
-	err     error
-}
-
-// get returns the session. It connects if there is none, or if the client has given up, for
-// example because the server refused its credentials.
-func (l *link) get(ctx context.Context) (*session, error) {
-	l.mu.Lock()
-	if s := l.now; s != nil && !s.nc.IsClosed() && !s.broken() {
-		l.mu.Unlock()
-		return s, nil
-	}
-	a := l.attempt
-	if a == nil {
-		a = &attempt{done: make(chan struct{})}
-		l.attempt = a
-		go l.try(a, l.now)
-	}
-	l.mu.Unlock()
-
-	select {
-	case <-a.done:
-		return a.session, a.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// try connects, after it has closed the session before.
-func (l *link) try(a *attempt, before *session) {
-	before.close()
-	a.session, a.err = l.connect()
-	l.mu.Lock()
-	l.now, l.attempt = a.session, nil
-	l.mu.Unlock()
-	close(a.done)
-}
-
-// close ends the connection and waits for its goroutines.
-func (l *link) close() {
-	l.mu.Lock()
-	a := l.attempt
-	l.mu.Unlock()
-	if a != nil {
-		<-a.done
-	}
-	l.now.close()
-}
-
 // session is one connection, which the client makes again if it is lost.
 type session struct {
 	nc     *nats.Conn
@@ -121,14 +59,15 @@ func newSession() *session {
 	return &session{closed: make(chan struct{}), failed: make(chan struct{}), watched: map[string]*watch{}}
 }
 
-// close ends the client. Nothing is drained, because Deliver awaits every answer.
-func (s *session) close() {
-	if s == nil {
-		return
-	}
+// Close implements link.Session. Nothing is drained, because Deliver awaits every answer.
+func (s *session) Close() {
 	s.nc.Close()
 	<-s.closed
 }
+
+// Usable implements link.Session. A client gives up, for example, if the server refuses its
+// credentials.
+func (s *session) Usable() bool { return !s.nc.IsClosed() && !s.broken() }
 
 // broken reports whether the session has failed for good.
 func (s *session) broken() bool {
@@ -239,7 +178,7 @@ func connector(servers []string, all []nats.Option, timeout time.Duration) func(
 		// The dispatcher bounds the messages in flight, so no further bound may delay them.
 		s.js, err = jetstream.New(s.nc, jetstream.WithPublishAsyncTimeout(timeout), jetstream.WithPublishAsyncMaxPending(1<<30))
 		if err != nil {
-			s.close()
+			s.Close()
 			return nil, err
 		}
 		return s, nil

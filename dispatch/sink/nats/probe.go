@@ -40,7 +40,7 @@ func (r *report) mistake(format string, args ...any) {
 func (s *Sink) Probe(ctx context.Context, _ string) sink.Outcome {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	conn, err := s.link.get(ctx)
+	conn, err := s.link.Get(ctx)
 	if err != nil {
 		return s.noConnection(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/link"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
 )
@@ -32,7 +33,7 @@ type Sink struct {
 	maxBackoff time.Duration
 	atomic     bool // BatchAtomic
 
-	link     link
+	link     *link.Link[*session]
 	batches  chan struct{} // a token for each open batch
 	answered atomic.Bool   // a stream has acknowledged a message
 	where    string        // the servers, for details
@@ -63,9 +64,7 @@ func New(c Config) (*Sink, error) {
 		hosts = append(hosts, u.Host)
 	}
 	secrets := append(c.Secrets(), string(c.Password), string(c.Token))
-	for _, reference := range c.References {
-		secrets = append(secrets, redact.ReferenceSecrets(string(reference))...)
-	}
+	secrets = append(secrets, redact.ReferencesSecrets(c.References)...)
 	red := redact.New(c.ErrorDetail == sink.ErrorDetailStatus, secrets...)
 	return &Sink{
 		limits:     c.Limits(""),
@@ -77,7 +76,7 @@ func New(c Config) (*Sink, error) {
 		receipts:   c.Receipts,
 		maxBackoff: c.MaxBackoff,
 		atomic:     c.Batch == BatchAtomic,
-		link:       link{connect: connector(servers, all, c.timeout())},
+		link:       link.New(connector(servers, all, c.timeout())),
 		batches:    make(chan struct{}, maxOpenBatches),
 		where:      strings.Join(hosts, ","),
 		redactor:   func() *redact.Redactor { return red },
@@ -85,7 +84,7 @@ func New(c Config) (*Sink, error) {
 }
 
 // Close closes the connection. Call it only when no Deliver is running.
-func (s *Sink) Close() { s.link.close() }
+func (s *Sink) Close() { s.link.Close() }
 
 // Limits implements sink.Sink, the same for every kind.
 func (s *Sink) Limits(string) sink.Limits { return s.limits }
@@ -98,7 +97,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	conn, err := s.link.get(ctx)
+	conn, err := s.link.Get(ctx)
 	if err != nil {
 		return sink.Result{Outcome: s.noConnection(err)}
 	}

@@ -114,66 +114,6 @@ func (d *dialer) dial() (*session, error) {
 	return s, nil
 }
 
-// link is the connection of a sink, which the first use makes.
-type link struct {
-	dialer dialer
-
-	mu      sync.Mutex
-	now     *session // nil before the first use
-	attempt *attempt // nil if none is under way
-}
-
-// attempt is an attempt to connect. Its results are set when done is closed.
-type attempt struct {
-	done    chan struct{}
-	session *session
-	err     error
-}
-
-// get returns the session. It connects if there is none, or if the connection is lost.
-func (l *link) get(ctx context.Context) (*session, error) {
-	l.mu.Lock()
-	if s := l.now; s != nil && !s.conn.IsClosed() {
-		l.mu.Unlock()
-		return s, nil
-	}
-	a := l.attempt
-	if a == nil {
-		a = &attempt{done: make(chan struct{})}
-		l.attempt = a
-		go l.try(a, l.now)
-	}
-	l.mu.Unlock()
-
-	select {
-	case <-a.done:
-		return a.session, a.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// try connects, after it has closed the session before.
-func (l *link) try(a *attempt, before *session) {
-	before.close()
-	a.session, a.err = l.dialer.connect()
-	l.mu.Lock()
-	l.now, l.attempt = a.session, nil
-	l.mu.Unlock()
-	close(a.done)
-}
-
-// close ends the connection and waits for its goroutines.
-func (l *link) close() {
-	l.mu.Lock()
-	a := l.attempt
-	l.mu.Unlock()
-	if a != nil {
-		<-a.done
-	}
-	l.now.close()
-}
-
 // usualSize is a size in bytes that every broker takes in practice: max_message_size is 16 MiB or
 // more by default.
 const usualSize = 128 << 10
@@ -192,11 +132,11 @@ type session struct {
 	proven  int    // bytes of the largest message that it took
 }
 
-// close ends the connection. Nothing is drained, because Deliver awaits every answer.
-func (s *session) close() {
-	if s == nil {
-		return
-	}
+// Usable implements link.Session.
+func (s *session) Usable() bool { return !s.conn.IsClosed() }
+
+// Close implements link.Session. Nothing is drained, because Deliver awaits every answer.
+func (s *session) Close() {
 	_ = s.conn.CloseDeadline(time.Now().Add(closeTimeout)) // it is closed in any case
 	s.mu.Lock()
 	s.ended = true

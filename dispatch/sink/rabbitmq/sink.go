@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/link"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/tlsfiles"
@@ -30,7 +31,7 @@ type Sink struct {
 	idPrefix   string
 	timeout    time.Duration
 
-	link     link
+	link     *link.Link[*session]
 	where    string // the broker, for details
 	redactor func() *redact.Redactor
 }
@@ -64,9 +65,7 @@ func New(c Config) (*Sink, error) {
 	if password, ok := u.User.Password(); ok {
 		secrets = append(secrets, password)
 	}
-	for _, reference := range c.References {
-		secrets = append(secrets, redact.ReferenceSecrets(string(reference))...)
-	}
+	secrets = append(secrets, redact.ReferencesSecrets(c.References)...)
 	red := redact.New(c.ErrorDetail == sink.ErrorDetailStatus, secrets...)
 	return &Sink{
 		limits:     c.Limits(""),
@@ -77,14 +76,14 @@ func New(c Config) (*Sink, error) {
 		encoder:    event.NewEncoder(c.Settings, event.Binding{Prefix: prefix}),
 		idPrefix:   c.IDPrefix,
 		timeout:    c.timeout(),
-		link:       link{dialer: d},
+		link:       link.New(d.connect),
 		where:      where(u),
 		redactor:   func() *redact.Redactor { return red },
 	}, nil
 }
 
 // Close closes the connection. Call it only when no Deliver is running.
-func (s *Sink) Close() { s.link.close() }
+func (s *Sink) Close() { s.link.Close() }
 
 // Limits implements sink.Sink, the same for every kind.
 func (s *Sink) Limits(string) sink.Limits { return s.limits }
@@ -96,7 +95,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	conn, err := s.link.get(ctx)
+	conn, err := s.link.Get(ctx)
 	if err != nil {
 		return sink.Result{Outcome: s.noConnection(err)}
 	}

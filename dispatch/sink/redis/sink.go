@@ -70,9 +70,7 @@ func New(cfg Config) (*Sink, error) {
 		opt.TLSConfig = secure
 	}
 	secrets := append(cfg.Secrets(), string(cfg.Password))
-	for _, reference := range cfg.References {
-		secrets = append(secrets, redact.ReferenceSecrets(string(reference))...)
-	}
+	secrets = append(secrets, redact.ReferencesSecrets(cfg.References)...)
 	red := redact.New(cfg.ErrorDetail == sink.ErrorDetailStatus, secrets...)
 	s := &Sink{
 		limits: cfg.Limits(""), stream: template.MustParse(cfg.Stream), encoder: event.NewEncoder(cfg.Settings, event.Binding{Prefix: "ce_", ContentType: "content-type"}),

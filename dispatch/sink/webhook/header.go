@@ -159,9 +159,7 @@ func splitHeaders(c *Config) (fixed http.Header, byRow rowHeaders) {
 // its query.
 func secretTexts(c *Config, to *address) []string {
 	texts := event.HeaderSecrets(c.Headers)
-	for _, reference := range c.References {
-		texts = append(texts, redact.ReferenceSecrets(string(reference))...)
-	}
+	texts = append(texts, redact.ReferencesSecrets(c.References)...)
 	for _, secret := range c.Secrets {
 		texts = append(texts, string(secret), strings.TrimPrefix(string(secret), "whsec_"))
 	}

@@ -444,6 +444,14 @@ func PathSecrets(u *url.URL) []string {
 	return texts
 }
 
+// ReferencesSecrets returns the ReferenceSecrets of all texts.
+func ReferencesSecrets(references []sink.Secret) (texts []string) {
+	for _, reference := range references {
+		texts = append(texts, ReferenceSecrets(string(reference))...)
+	}
+	return texts
+}
+
 // ReferenceSecrets returns the secret parts of a text that the configuration takes from a file
 // or a variable: the text, even if it is a plain word. Of a whole address, only its path and
 // the last segment are secrets besides those that may be a key.
