@@ -45,7 +45,8 @@ type OpenBreaker struct {
 	// is sent as a probe.
 	Idle bool
 
-	// Named: rows name the endpoint; see sink.Limits. The others of the sink go on.
+	// Named: rows name the endpoint, which is none of the operator's own; see sink.Limits. The
+	// others of the sink go on.
 	Named bool
 }
 
@@ -64,7 +65,7 @@ const maxOpenBreakers = 100
 func (c *core) openBreakers() (all []OpenBreaker) {
 	for _, recv := range c.lanes.Endpoints.All() {
 		if b := &recv.Breaker; b.Open() {
-			all = append(all, OpenBreaker{recv.Endpoint, b.LastFailure(), b.OpenedAt(), c.waitingLanes(recv) == 0, recv.Named})
+			all = append(all, OpenBreaker{recv.Endpoint, b.LastFailure(), b.OpenedAt(), c.waitingLanes(recv) == 0, c.lanes.Endpoints.Foreign(recv)})
 		}
 	}
 	if len(all) > maxOpenBreakers {

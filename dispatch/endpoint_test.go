@@ -18,11 +18,12 @@ import (
 type named struct {
 	*fakeBackend
 	items int // in a request
+	own   bool
 	hangs map[string]bool
 }
 
 func (s *named) Limits(string) sink.Limits {
-	return sink.Limits{Mode: sink.Atomic, MaxItems: s.items, MaxBytes: 1 << 20, EndpointOf: func(m *sink.Message) string {
+	return sink.Limits{Mode: sink.Atomic, MaxItems: s.items, MaxBytes: 1 << 20, OwnEndpoints: s.own, EndpointOf: func(m *sink.Message) string {
 		host, _ := m.Attributes.Get("host")
 		return host
 	}}
@@ -107,6 +108,22 @@ func TestAHangingEndpointHoldsNoOther(t *testing.T) {
 		k.expect(t, "breakers", k.breakerReports, "[deadunavailable closed]")
 		k.expect(t, "FAILED", failedIDs(k.outcomes), "[]")
 	})
+}
+
+// The open breaker of a customer's host is the customer's. That of a topic is the operator's.
+func TestAnOpenBreakerOfTheOperator(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		driveNamed(t, senders(4), 1, []string{"dead"}, func(k *fakeBackend, s *named, d *Dispatcher) {
+			k.set(func() { s.own = own })
+			for i := range 20 {
+				add(t, d, new(counter), to("dead", items(fmt.Sprint("dead", i), fmt.Sprint("dead", i, "a"))))
+			}
+			k.advance(5 * time.Minute)
+			if open := d.Stats().OpenBreakers; len(open) != 1 || open[0].Named == own {
+				t.Errorf("own %v: open breakers: %+v", own, open)
+			}
+		})
+	}
 }
 
 // The contents of the rows are not in memory, so only their claims show which endpoint does not

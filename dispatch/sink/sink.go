@@ -83,6 +83,11 @@ type Limits struct {
 	// be sent.
 	EndpointOf func(m *Message) string
 
+	// OwnEndpoints: what EndpointOf names are parts of one destination, such as the topics of a
+	// cluster. An open circuit breaker of one of them is reported as one of the sink, because it
+	// is for the operator to mend. The hosts of customers are not.
+	OwnEndpoints bool
+
 	// MaxItems is the maximum number of messages in a request.
 	MaxItems int
 

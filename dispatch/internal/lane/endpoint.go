@@ -53,6 +53,7 @@ const (
 type Endpoints struct {
 	askLimits    func(kind string) sink.Limits
 	limits       map[string]sink.Limits // by kind; see limitsOf
+	own          bool                   // rows name parts of one destination; see sink.Limits
 	all          []*Receiver            // one per endpoint
 	byEndpoint   map[string]*Receiver
 	breaker      *breaker.Config
@@ -98,12 +99,17 @@ func (e *Endpoints) limitsOf(kind string) sink.Limits {
 		}
 		limits = e.askLimits(kind)
 		e.limits[kind] = limits
+		e.own = e.own || limits.OwnEndpoints
 	}
 	return limits
 }
 
 // Of returns the receiver for rows of a kind, or for those whose endpoint is not known.
 func (e *Endpoints) Of(kind string) *Receiver { return e.receiver(e.limitsOf(kind).Endpoint, false) }
+
+// Foreign reports whether a receiver is one of the endpoints that rows name, and none of the
+// operator's own.
+func (e *Endpoints) Foreign(recv *Receiver) bool { return recv.Named && !e.own }
 
 // receiver returns the receiver of an endpoint.
 func (e *Endpoints) receiver(endpoint string, named bool) *Receiver {

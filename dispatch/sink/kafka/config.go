@@ -182,6 +182,7 @@ func (c *Config) Limits(string) sink.Limits {
 		l.Mode = sink.PerItem
 	}
 	if t := template.MustParse(c.Topic); !t.Fixed() {
+		l.OwnEndpoints = true
 		l.EndpointOf = func(m *sink.Message) string {
 			name, _ := topicName(&t, m)
 			return name

@@ -154,6 +154,7 @@ func (c *Config) Limits(string) sink.Limits {
 		limits.Endpoint = c.Stream
 		return limits
 	}
+	limits.OwnEndpoints = true
 	limits.EndpointOf = func(m *sink.Message) string {
 		name, _ := streamOf(&stream, m)
 		return name

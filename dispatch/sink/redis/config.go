@@ -125,6 +125,7 @@ func (c *Config) Limits(string) sink.Limits {
 		limits.Endpoint, _ = streamOf(&stream, &sink.Message{})
 		return limits
 	}
+	limits.OwnEndpoints = true
 	limits.EndpointOf = func(m *sink.Message) string {
 		name, _ := streamOf(&stream, m)
 		return name
