@@ -36,7 +36,7 @@
 // Scenario peer measures another program beside the relay. The program reads the configuration
 // of the floor, floor.Config, as JSON from standard input. It prints the line of FloorReady once it
 // reads the log, posts each row to Config.Endpoint, as a JSON array of payloads, and ends with
-// status 0 after SIGTERM. On PostgreSQL the slot and the publication exist. Config.Bulk says that a
+// status 0 after SIGTERM. With --sink it sends each row to Config.Topic instead, its payload alone. On PostgreSQL the slot and the publication exist. Config.Bulk says that a
 // drain is measured; a request may then have Config.Batch rows.
 //
 // # MySQL and MariaDB

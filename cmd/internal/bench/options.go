@@ -31,7 +31,7 @@ type Options struct {
 	Batch    int           `placeholder:"N" help:"The relay's api-batch-size. Default: 100, slow-receiver 1."`
 	Layout   string        `placeholder:"NAME" help:"The outbox's table: flowcatalyst or outbox-messages. Default: flowcatalyst."`
 
-	Sink config.URL `placeholder:"URL" help:"Latency, drain and ungrouped: send to a new topic of this broker, not to an HTTP receiver: kafka://, nats:// or amqp://host:port, with user:password@ before the host except for kafka://. The topic is removed afterwards."`
+	Sink config.URL `placeholder:"URL" help:"Latency, drain, ungrouped and peer: send to a new topic of this broker, not to an HTTP receiver: kafka://, nats:// or amqp://host:port, with user:password@ before the host except for kafka://. The topic is removed afterwards."`
 
 	Compare   Files    `placeholder:"A.yaml B.yaml" help:"Measure the relay with two configurations in turns, not beside the floor. Of each file, dispatch, checkpoint, how source reads, and the delivery keys of the sink are used."`
 	Peer      string   `placeholder:"PROGRAM" help:"Scenario peer: the program to measure beside the relay. It reads its configuration as JSON from standard input, as the hidden command bench-floor does, and prints a line: reading."`
@@ -145,8 +145,8 @@ func (o *Options) checkSink(bad func(format string, args ...any)) {
 	if err := demobroker.Check(o.Sink.Reveal()); err != nil {
 		bad("--sink: %w", err)
 	}
-	if !slices.Contains([]string{"latency", "drain", "ungrouped"}, o.Scenario) {
-		bad("--sink is for the scenarios latency, drain and ungrouped")
+	if !slices.Contains([]string{"latency", "drain", "ungrouped", "peer"}, o.Scenario) {
+		bad("--sink is for the scenarios latency, drain, ungrouped and peer")
 	}
 	if o.Delay != 0 {
 		bad("--delay and --sink can't be used together: a topic answers nothing")

@@ -9,7 +9,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// eachBroker runs a test with the address of each broker that benchmarks and quickstarts know.
+// eachBroker runs a test with the address of each broker that benchmarks and quickstarts know, one
+// after the other: their starts take much processor time.
 func eachBroker(t *testing.T, test func(t *testing.T, address string)) {
 	for name, start := range map[string]func(t *testing.T) (address string){
 		"kafka": func(t *testing.T) string {
@@ -18,10 +19,7 @@ func eachBroker(t *testing.T, test func(t *testing.T, address string)) {
 		"rabbitmq": func(t *testing.T) string { return servers.RabbitMQ(t, nil).URL },
 		"nats":     func(t *testing.T) string { return servers.NATS.Start(t, nil).URL },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, start(t))
-		})
+		t.Run(name, func(t *testing.T) { test(t, start(t)) })
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	startTimeout = time.Minute
+	startTimeout = 3 * time.Minute
 	// A fast shutdown waits for WAL receivers, at most for the default wal_sender_timeout.
 	stopTimeout = 2 * time.Minute
 	portTries   = 10
