@@ -308,7 +308,7 @@ func (w *coreModel) failure(rec *record, out sink.Outcome, alone, searching bool
 	if alone || busy || w.endpoint(rec).breakerOpen || !halved {
 		w.backOff(w.lane(rec), busy, retryAfter)
 	}
-	if alone && out.Class == sink.Rejected && w.paused[w.lane(rec)].Before(w.now) {
+	if alone && out.Class == sink.Rejected && rec.skipped == nil && w.paused[w.lane(rec)].Before(w.now) {
 		w.paused[w.lane(rec)] = w.now.Add(w.cfg.Backoff.Initial * 4 / 5)
 	}
 }

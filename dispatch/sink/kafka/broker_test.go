@@ -134,12 +134,16 @@ func open(t testing.TB, c Config) *Sink {
 func (to *topicOf) records() (all []*kgo.Record) {
 	to.tb.Helper()
 	ctx := to.context(to.tb)
-	ends, err := to.admin.ListEndOffsets(ctx, to.name)
-	if err == nil {
-		err = ends.Error()
-	}
-	if err != nil {
-		to.tb.Fatal(err)
+	var ends kadm.ListedOffsets
+	for {
+		var err error
+		if ends, err = to.admin.ListEndOffsets(ctx, to.name); err == nil {
+			err = ends.Error()
+		}
+		if err == nil {
+			break
+		}
+		to.again(ctx, err) // a new leader does not know them at once
 	}
 	from, left := map[int32]kgo.Offset{}, int64(0)
 	for p, end := range ends[to.name] {
