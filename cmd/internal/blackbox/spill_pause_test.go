@@ -41,12 +41,13 @@ func TestACatchUpSpillsNothing(t *testing.T) {
 }
 
 // A receiver hangs for a while and is slow then. Capture pauses while the buffer is full, the
-// source's connection survives the pause, no row is spilled, and all arrive in order. By hand:
+// source's connection survives the pause, no row is spilled, and all arrive in order. Requests have
+// less than half of the buffer, or their lanes would be spilled so that others get room. By hand:
 //
 //	SLUICEBOX_TEST_OUTAGE=3m go test -v -run 'TestASlowReceiverPausesCapture' ./cmd/internal/blackbox
 func TestASlowReceiverPausesCapture(t *testing.T) {
 	t.Parallel()
-	aScene(t, "dispatch: {global-buffer-size: 500, request-timeout: 10m}\n", func(s *scene) {
+	aScene(t, "dispatch: {global-buffer-size: 500, api-batch-size: 20, request-timeout: 10m}\n", func(s *scene) {
 		pause := lasting(s.t, 10*time.Second)
 		hold := make(chan struct{})
 		s.to.Script(func(*sinktest.Request) sinktest.Answer {
