@@ -143,7 +143,10 @@ func (b *bench) measure(c *comparison, measured [][]figures, flushes bool) Measu
 	}
 
 	goal := c.goal
-	if flushes && c.syncedGoal != nil {
+	switch {
+	case b.opts.Sink != "" && c.against != peerSide:
+		goal = c.brokerGoal
+	case flushes && c.syncedGoal != nil:
 		goal = *c.syncedGoal
 	}
 
