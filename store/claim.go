@@ -111,7 +111,7 @@ type Outcome struct {
 	//     call may have been lost.
 	//   - If a call has several outcomes of one lane, the hold of the last is kept.
 	Block *Hold
-	// Receipt is what the destination answered to the delivery of a Completed row. Settle writes
+	// Receipt is the answer of the destination to the delivery of a Completed row. Settle writes
 	// the values that the layout records; see Layout.Record.
 	Receipt []Receipt
 	// SpilledSeq is the Seq of the row's copy among the spilled rows, 0 if the row is not

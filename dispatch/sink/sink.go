@@ -231,7 +231,7 @@ type Outcome struct {
 	// and is empty if the message was delivered.
 	Detail string
 
-	// Receipt is what the destination answered to a Delivered message. The relay writes it
+	// Receipt is the answer of the destination to a Delivered message. The relay writes it
 	// into the columns of the row that the outbox names for it; see store.Layout.Record. Most
 	// destinations have none. The names of a sink's receipts never change.
 	Receipt []Receipt

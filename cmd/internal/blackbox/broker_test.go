@@ -29,7 +29,7 @@ type brokerScene struct {
 type brokerFault struct{ begin, end func() }
 
 // brokerFaults writes rows while the broker fails in each way and the relay is killed. messages
-// returns what the broker has stored, in order. All rows are stored, the first arrivals of each
+// returns the stored messages, in order. All rows are stored, the first arrivals of each
 // group in order, and no row has paid for a fault. It returns how many are stored again.
 func (s *scene) brokerFaults(keys string, faults []brokerFault, messages func() []sinktest.Received) (again int) {
 	s.t.Helper()

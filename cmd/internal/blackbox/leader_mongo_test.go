@@ -85,7 +85,7 @@ func (s *mongoScene) twoRelays(mode string) {
 	rows, again := s.expectAll()
 	takenOver := s.audit(from)
 	most := takenOver
-	if mode == "late" { // the successor is the first to write into what the other had in flight
+	if mode == "late" { // the successor writes into the rows in flight first
 		most = maxAgain * faults
 	}
 	if again > most {

@@ -160,7 +160,7 @@ func leaves(schema map[string]any, path string) []string {
 	return []string{path}
 }
 
-// variantsOf returns the schemas of a key: s, or those that depend on other keys of its section.
+// variantsOf returns the schemas of a key: s, or its variants, which depend on other keys of the section.
 func variantsOf(section map[string]any, name string, s map[string]any) (all []map[string]any) {
 	choices, _ := section["allOf"].([]any)
 	for _, choice := range choices {

@@ -47,7 +47,7 @@ type Outbox struct {
 	DeleteDelivered bool          `yaml:"delete-delivered" doc:"Delete delivered rows instead of marking them." only:"layout=custom"`
 	TextTimes       bool          `yaml:"text-times" doc:"MongoDB: times are RFC 3339 text, not dates." only:"layout=custom"`
 
-	Record map[string]string `yaml:"record" doc:"Columns that keep what the destination answered to the delivery, in the statement that writes the state: {topic: kafka_topic, partition: kafka_partition, offset: kafka_offset}. Kafka answers with topic, partition and offset, NATS with stream and sequence, Redis with stream and id. See [layouts.md](layouts.md#receipts). Not for a table whose delivered rows are unchanged or deleted."`
+	Record map[string]string `yaml:"record" doc:"Columns for the answer of the destination to the delivery, in the statement that writes the state: {topic: kafka_topic, partition: kafka_partition, offset: kafka_offset}. Kafka answers with topic, partition and offset, NATS with stream and sequence, Redis with stream and id. See [layouts.md](layouts.md#receipts). Not for a table whose delivered rows are unchanged or deleted."`
 
 	// sinkType is the type of the sink, "" if there is no such sink.
 	sinkType string

@@ -80,7 +80,7 @@ func parse(address string) (kind, *url.URL, error) {
 	return kinds()[at.Scheme], at, nil
 }
 
-// Check reports an address that is none of a supported broker.
+// Check returns an error unless the address is that of a supported broker.
 func Check(address string) error {
 	_, _, err := parse(address)
 	return err
