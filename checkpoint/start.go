@@ -92,7 +92,7 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
 		return StartPoint{}, fmt.Errorf("load checkpoint: %w", err)
 	}
-	leader := &lazyLeader{StartStore: tables, seq: at.Seq, first: at == store.Checkpoint{}}
+	leader := &lazyLeader{StartStore: tables, seq: at.Seq, legs: at.Legs, first: at.IsZero()}
 	if lost != nil && !lost.Readable {
 		at = store.Checkpoint{Seq: at.Seq}
 	}
@@ -119,7 +119,7 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 
 	if opening.View == nil {
 		if at.Position != "" && opening.From == at.Position {
-			_, err = tables.DeleteSpilledAfter(ctx, point.Epoch, at.Seq)
+			_, err = tables.DeleteSpilledAfter(ctx, point.Epoch, at)
 		}
 		return point, err
 	}
@@ -142,9 +142,10 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 // lazyLeader acquires leadership when it is first needed.
 type lazyLeader struct {
 	StartStore
-	epoch store.Epoch // 0 until then
-	seq   store.Seq   // of the checkpoint, then of the last row kept
-	first bool        // there was no checkpoint
+	epoch store.Epoch              // 0 until then
+	seq   store.Seq                // of the checkpoint, then of the last row kept
+	legs  map[string]store.LegMark // of the checkpoint
+	first bool                     // there was no checkpoint
 
 	saved            store.Checkpoint
 	cleared, keeping bool
@@ -190,7 +191,7 @@ func (l *lazyLeader) Keep(ctx context.Context, at store.Checkpoint, items []stor
 	switch {
 	case l.keeping:
 	case !l.cleared:
-		if _, err := l.DeleteSpilledAfter(ctx, l.epoch, l.seq); err != nil {
+		if _, err := l.DeleteSpilledAfter(ctx, l.epoch, store.Checkpoint{Seq: l.seq, Legs: l.legs}); err != nil {
 			return err
 		}
 	case !l.first:

@@ -119,6 +119,11 @@ type Outcome struct {
 	// whatever the SettleResult, unless NeedsRetry is true for it. The call is then
 	// durable: a server crash must not undo one write without the other.
 	SpilledSeq Seq
+	// Leg, if not nil, is the leg whose end brings the outcome. Settle then writes the outcome
+	// into the row, and what accompanies it, in the same transaction, for the leg: its FAILED
+	// record, its block, the deletion of its spilled copy, and the row's record. The call is
+	// durable, as with SpilledSeq.
+	Leg *LegEnd
 }
 
 // Validate reports whether the outcome may be written to box.
@@ -139,6 +144,12 @@ func (o *Outcome) Validate(box *Outbox) error {
 
 // DeletesSpilled reports whether the outcome also deletes its row from the spilled rows.
 func (o *Outcome) DeletesSpilled() bool { return o.SpilledSeq != 0 && o.Status.Settled() }
+
+// ChangesRecords reports whether the relay's records change in the transaction of the outcome, so
+// that it must be durable.
+func (o *Outcome) ChangesRecords() bool {
+	return o.Status == Failed || o.DeletesSpilled() || o.Leg != nil
+}
 
 // Hold returns the hold that Block requests. Block must not be nil.
 func (o *Outcome) Hold() Hold {

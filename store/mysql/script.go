@@ -179,7 +179,7 @@ func (c *settling) settleInOneTrip(ctx context.Context, epoch store.Epoch) (bool
 	size := 0
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
-		if o.Status != store.Completed || o.SpilledSeq != 0 {
+		if o.Status != store.Completed || o.SpilledSeq != 0 || o.Leg != nil {
 			return false, nil
 		}
 		size += 3 * (len(o.ID) + 64)

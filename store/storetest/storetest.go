@@ -46,6 +46,8 @@ type Store interface {
 	store.ReplayWriter
 	store.ReplayFinisher
 	store.ReplayReader
+	LegRows(ctx context.Context, rows []store.Ref) ([]*store.LegRow, error)
+	SpillLegs(ctx context.Context, epoch store.Epoch, items []store.Item, rows []store.LegRow) error
 }
 
 // Database is the result of Setup. Its methods fail the test on an error.
@@ -291,6 +293,8 @@ func spillTests() []test {
 		{"a spilled row of an open transaction", (*suite).testSpillOpenTxn, changesState},
 		{"3000 spilled rows", (*suite).testSpillMany, many},
 		{"a view without spilled rows", (*suite).testViewWithoutSpilled, all(keepsState, writesClaims)},
+		{"a view without rows that legs spilled", (*suite).testViewWithoutLegs, many},
+		{"an outcome that a leg brings", (*suite).testSettleLeg, all(keepsState, changesState)},
 	}
 }
 
