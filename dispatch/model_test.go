@@ -193,6 +193,7 @@ func newCoreModel(t *rapid.T) *coreModel {
 			MaxItems: rapid.IntRange(1, 6).Draw(t, "items"),
 			MaxBytes: rapid.IntRange(1, 90).Draw(t, "bytes"),
 			MaxLanes: rapid.IntRange(0, 3).Draw(t, "lanes"),
+			MaxRun:   rapid.IntRange(0, 3).Draw(t, "run"),
 		}
 		if w.named[name] = rapid.IntRange(0, 2).Draw(t, "named") == 0; w.named[name] {
 			limits.Endpoint = "of rows"

@@ -99,6 +99,11 @@ type Limits struct {
 	// MaxLanes is the maximum number of lanes in a request, 0 for no limit. A destination
 	// that stores a batch atomically, but only for one subject, has 1.
 	MaxLanes int
+
+	// MaxRun is the maximum number of messages of a lane in a request of several lanes, 0 for no
+	// limit. A sink that sends each message after the answer to the one before has a small one,
+	// because the lanes of a request wait for the longest of them.
+	MaxRun int
 }
 
 // Sink delivers messages to one destination. Its methods are safe for concurrent use.

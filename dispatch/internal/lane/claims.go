@@ -162,7 +162,11 @@ func (s *Set) fillRequest(req *Request, ready *Fifo[*Lane], share int, now time.
 		if len(req.Runs) > 0 && (alone || s.Endpoints.isMisrouted(l) || l.Isolated != first.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes || req.Unclaimed && !l.isFresh(now)) {
 			break
 		}
-		rows, bytes := s.Endpoints.head(l, min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
+		most := min(roomRows, l.maxRunRows(limits.Mode))
+		if share > 1 && limits.MaxRun > 0 {
+			most = min(most, limits.MaxRun)
+		}
+		rows, bytes := s.Endpoints.head(l, most, roomBytes)
 		if req.Unclaimed {
 			rows, bytes = freshRows(rows, now)
 		}

@@ -82,6 +82,31 @@ func TestFullInABatch(t *testing.T) {
 	wantStored(t, b, ids(0, 9))
 }
 
+// A stream that is full in the middle of a run without batches has the messages before, and no later one
+// is sent.
+func TestFullInARun(t *testing.T) {
+	b := startBroker(t, servers.NATS, func(c *jetstream.StreamConfig) { c.MaxMsgs = 5 })
+	s := newSink(t, b.config())
+	msgs := run(0, 9)
+	res := s.Deliver(t.Context(), msgs)
+	for i := range msgs {
+		want := sink.Delivered
+		switch {
+		case i == 5:
+			want = sink.Unavailable
+		case i > 5:
+			want = sink.NotSent
+		}
+		if got := res.At(i); got.Class != want {
+			t.Errorf("message %d is %s (%s), want %s", i, got.Class, got.Detail, want)
+		}
+	}
+	wantStored(t, b, ids(0, 4))
+	b.change(func(c *jetstream.StreamConfig) { c.MaxMsgs = -1 })
+	want(t, s, msgs[5:], sink.Delivered)
+	wantStored(t, b, ids(0, 9))
+}
+
 // Where the server or the stream has no batches, no message of a run is stored: they would be
 // stored one by one, and a failing one would not hold up those behind it.
 func TestWithoutBatches(t *testing.T) {
