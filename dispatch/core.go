@@ -231,6 +231,9 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 	if next, some := c.lanes.NextClaim(c.notBefore, now); some {
 		sooner(next)
 	}
+	if next, some := c.lanes.NextReplay(now); some {
+		sooner(next)
+	}
 
 	return at, ok
 }

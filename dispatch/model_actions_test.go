@@ -144,7 +144,7 @@ func (w *coreModel) claim(t *rapid.T) {
 		if !w.frozen && !w.ended && !isOpen(recv) && taken < most && w.core.freeRequests() > 0 && len(readyLanes(recv)) > 0 {
 			t.Fatalf("a ready lane of %s and a free sender are left", recv.Endpoint)
 		}
-		if !w.frozen && !w.ended && !isOpen(recv) && taken < most && w.core.freeRequests() > 0 && len(readyReplayLanes(recv)) > 0 && w.core.replayRequestRoom() > 0 {
+		if !w.frozen && !w.ended && !isOpen(recv) && taken < most && w.core.freeRequests() > 0 && len(readyReplayLanes(recv)) > 0 && w.core.replayRequestRoom(w.now) > 0 {
 			t.Fatalf("a ready lane of a job and a sender for jobs are left")
 		}
 	}

@@ -100,22 +100,23 @@ func (s *Set) goesUnclaimed(l *Lane, now time.Time) bool {
 	return s.Requests.Fresh.Allowed && s.Requests.pace.interval == 0 && l.isFresh(now)
 }
 
-// StartFresh begins the requests that NextClaims would send unclaimed now. It needs no claim in
-// between, so it may be called while one is in flight.
+// StartFresh begins the requests that NextClaims would send unclaimed now, before those of replays. It
+// needs no claim in between, so it may be called while one is in flight.
 func (s *Set) StartFresh(now time.Time) {
 	for s.Requests.Free() > 0 && s.Requests.senderIsFree() {
-		ready, share := s.nextReady()
+		ready, share := s.nextReady(true, now)
 		if ready == nil || !s.goesUnclaimed(ready.items[0], now) {
 			return
 		}
 		req := s.fillRequest(&Request{Unclaimed: true}, ready, share, now)
 		s.Memory.reserveLarge(req)
-		s.sendUnclaimed(req)
+		s.sendUnclaimed(req, now)
 	}
 }
 
 // sendUnclaimed passes a request with fresh rows to the senders.
-func (s *Set) sendUnclaimed(req *Request) {
+func (s *Set) sendUnclaimed(req *Request, now time.Time) {
+	s.liveUntil = now.Add(flowPeriod)
 	for _, r := range req.Runs {
 		r.Lane.Send(len(r.Rows))
 		for _, rw := range r.Rows {
