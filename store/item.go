@@ -81,7 +81,8 @@ type Item struct {
 	// memory; the claim then reads it again.
 	Payload []byte
 	// Attributes are the values of the columns that the layout names as attributes. They are
-	// dropped and read again together with the payload.
+	// dropped and read again together with the payload, but a source keeps those of an outbox with
+	// routes; see Outbox.KeepsAttributes.
 	Attributes Attributes
 	// PayloadSize is the payload's length in bytes, even if Payload is nil.
 	PayloadSize int

@@ -86,6 +86,10 @@ func (o *Outbox) RouteSet(names []string) (s LegSet) {
 	return s
 }
 
+// KeepsAttributes reports whether every reader of a row reads its attributes, also of a row whose
+// payload it leaves out, because they decide which routes the row takes.
+func (o *Outbox) KeepsAttributes() bool { return len(o.Routes) > 0 }
+
 func (o *Outbox) validateRoutes() error {
 	var errs []error
 	if len(o.Routes) > MaxRoutes {

@@ -200,7 +200,7 @@ func (r *reading) projection() bson.D {
 	c, size := &r.table.Layout.Columns, r.table.size()
 	payload := expr("$cond", expr("$lte", size, r.query.MaxInlinePayload()), "$"+c.Payload, "$$REMOVE")
 	fields := append(document.HeadFields(&r.table.Layout), r.table.Layout.OrderBy...)
-	if !r.query.NoPayload {
+	if !r.query.NoPayload || r.table.KeepsAttributes() {
 		fields = append(fields, document.AttributeFields(&r.table.Layout)...)
 	}
 	return append(project(fields...), bson.E{Key: sizeField, Value: size}, bson.E{Key: payloadField, Value: payload})

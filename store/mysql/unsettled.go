@@ -110,8 +110,11 @@ func (r *reading) window(ctx context.Context, c *conn, from, n int, to *views.Pa
 			return err
 		}
 		it := row.item()
-		if it.PayloadSize <= most {
+		switch {
+		case it.PayloadSize <= most:
 			it.Payload, it.Attributes = row.content()
+		case r.table.KeepsAttributes():
+			_, it.Attributes = row.content()
 		}
 		if r.excluded != nil && r.excluded(&it) {
 			return nil

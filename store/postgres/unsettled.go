@@ -204,8 +204,11 @@ func unsettledQuery(t *table, b *builder, q *store.UnsettledQuery, where string,
 	id, size := t.MustColumn(c.ID), t.payloadSize()
 	within := "CASE WHEN " + size + " <= " + b.bind("inline", "integer", q.MaxInlinePayload()) + " THEN "
 	payload, attributes := within+t.payload()+" END", t.attributes()
+	if attributes != "" && !t.KeepsAttributes() {
+		attributes = within + attributes + " END"
+	}
 	if attributes != "" {
-		attributes = ", " + within + attributes + " END"
+		attributes = ", " + attributes
 	}
 	lines := []string{
 		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount() + attributes,

@@ -106,8 +106,12 @@ func unsettledQuery(t *table, q *store.UnsettledQuery, relay string, excluded []
 	within := func(content string) string {
 		return "CASE WHEN " + size + " <= " + b.bind(q.MaxInlinePayload()) + " THEN " + content + " END"
 	}
+	payload, attributes := within(t.payload()), t.attributes()
+	if !t.KeepsAttributes() {
+		attributes = within(attributes)
+	}
 	sql := "SELECT " + strings.Join([]string{
-		id, optional(c.Kind), t.group(), within(t.payload()), size, t.retryCount(), within(t.attributes()),
+		id, optional(c.Kind), t.group(), payload, size, t.retryCount(), attributes,
 	}, ", ") + "\nFROM " + TableName(t.Outbox) +
 		"\nWHERE " + t.state(b).Unsettled() +
 		// A row without an id must not be skipped silently.
