@@ -34,8 +34,10 @@ type Options struct {
 	// content of such a row stays in memory until the row is delivered or spilled.
 	LogOnly map[string]bool
 
-	// Frontier, if not nil, is shared by the dispatchers whose rows share a checkpoint.
-	Frontier *Frontier
+	// Frontiers, if not nil, are the frontiers of the outboxes in LogOnly, by name. Outboxes whose
+	// rows share a checkpoint share one, also among dispatchers. Rows of an outbox without one
+	// hold no checkpoint.
+	Frontiers map[string]*Frontier
 
 	// Lease, if not nil, is checked before each request.
 	Lease Lease

@@ -9,7 +9,8 @@ import (
 
 // Message is the data of one row that a sink delivers.
 type Message struct {
-	// Outbox is the name of the outbox that has the row. With it an id is unique.
+	// Outbox is the name of the outbox that has the row, or of the leg that delivers it, for
+	// example orders/hooks. With it an id is unique.
 	Outbox string
 
 	// ID is the id of the row. It is the same on every attempt, so receivers can drop
