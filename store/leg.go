@@ -181,4 +181,7 @@ type LegEnd struct {
 	Of Ref
 	// Record is the row's record afterwards; nil: none.
 	Record *LegRow
+	// Own: the failure of the leg is recorded although its row was found settled or gone,
+	// because a settled row does not end this leg.
+	Own bool
 }

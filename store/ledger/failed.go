@@ -259,7 +259,7 @@ func (l *Ledger) newlyFailed(outcomes []store.Outcome, results []store.SettleRes
 	for i := range outcomes {
 		o := ended(&outcomes[i])
 		switch {
-		case results[i] != store.Written || !l.recordsFailed(o.Outbox):
+		case endResult(&outcomes[i], results[i]) != store.Written || !l.recordsFailed(o.Outbox):
 		case o.Status == store.Failed:
 			failed[o.Ref] = o
 		default:

@@ -142,6 +142,14 @@ func ended(o *store.Outcome) *store.Outcome {
 	return o
 }
 
+// endResult returns the result of an outcome for whose records a call writes; see ended.
+func endResult(o *store.Outcome, r store.SettleResult) store.SettleResult {
+	if o.Leg != nil && o.Leg.Own && !r.NeedsRetry() {
+		return store.Written
+	}
+	return r
+}
+
 // recordLegs writes the records of rows whose legs ended. Of several ends of a row the last counts.
 func recordLegs(ctx context.Context, tx Tx, outcomes []store.Outcome, results []store.SettleResult) error {
 	now, gone := map[string]*legRow{}, map[string]bool{}

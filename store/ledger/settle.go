@@ -31,8 +31,9 @@ func (l *Ledger) AfterSettle(ctx context.Context, tx Tx, outcomes []store.Outcom
 		if o.DeletesSpilled() {
 			copies = append(copies, refOf(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq}))
 		}
-		if o.Status == store.Failed && (o.Block != nil || results[i] == store.Written) {
-			failures = append(failures, failure{row: blockKey(o.Ref), outcome: o, written: results[i] == store.Written})
+		written := endResult(&outcomes[i], results[i]) == store.Written
+		if o.Status == store.Failed && (o.Block != nil || written) {
+			failures = append(failures, failure{row: blockKey(o.Ref), outcome: o, written: written})
 		}
 	}
 	if len(failures) > 0 { // first, because a standalone server undoes nothing

@@ -79,9 +79,6 @@ func (c *claim) round(ctx context.Context) error {
 // ask claims rows in their tables. at are their indexes.
 func (c *claim) ask(ctx context.Context, ask []store.ClaimRow, at []int, refs []store.Ref) error {
 	got, err := c.Store.Store.Claim(ctx, c.epoch, c.at, ask)
-	if err == nil {
-		err = c.reopen(ctx, ask, at, got)
-	}
 	var ends []store.LegEnd
 	c.mu.Lock()
 	for k, i := range at {
@@ -126,63 +123,4 @@ func (s *Store) settleLegs(ctx context.Context, epoch store.Epoch, ends []store.
 	}
 	s.release(refs)
 	return err
-}
-
-// reopen sets rows back to PENDING that this relay made FAILED, and of which a leg was requeued,
-// and claims them again. The requeue does so itself, unless it was cut short.
-func (c *claim) reopen(ctx context.Context, ask []store.ClaimRow, at []int, got []store.ClaimAnswer) error {
-	ids := map[string][]string{}
-	c.mu.Lock()
-	for k := range ask {
-		leg, is := c.legs[c.rows[at[k]].Outbox]
-		if !is || got[k].Result != store.AlreadySettled {
-			continue
-		}
-		if e := c.Store.rows[ask[k].Ref]; e.spilled.Has(leg.index) && e.verdict(leg.plan) == 0 {
-			ids[ask[k].Outbox] = append(ids[ask[k].Outbox], ask[k].ID)
-		}
-	}
-	c.mu.Unlock()
-	open := map[store.Ref]bool{}
-	for outbox, some := range ids {
-		refs, err := c.reopenFailed(ctx, c.epoch, outbox, some)
-		if err != nil {
-			return err
-		}
-		for _, ref := range refs {
-			open[ref] = true
-		}
-	}
-	if len(open) == 0 {
-		return nil
-	}
-	var again []store.ClaimRow
-	var where []int
-	for k := range ask {
-		if open[ask[k].Ref] {
-			ask[k].Txn = 0
-			again, where = append(again, ask[k]), append(where, k)
-		}
-	}
-	answers, err := c.Store.Store.Claim(ctx, c.epoch, c.at, again)
-	if err != nil {
-		return err
-	}
-	for n, k := range where {
-		got[k] = answers[n]
-	}
-	return nil
-}
-
-// reopenFailed sets FAILED rows of an outbox back to PENDING, and returns those that it changed.
-func (s *Store) reopenFailed(ctx context.Context, epoch store.Epoch, outbox string, ids []string) ([]store.Ref, error) {
-	if !s.plans[outbox].box.Layout.Stores(store.Failed) {
-		return nil, nil // such a table does not tell
-	}
-	items, err := s.Store.Requeue(ctx, epoch, store.DeadLetterFilter{Outbox: outbox, IDs: ids}, len(ids))
-	refs := make([]store.Ref, len(items))
-	for i := range items {
-		refs[i] = items[i].Ref
-	}
-	return refs, err
 }

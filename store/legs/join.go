@@ -249,7 +249,7 @@ func (j *join) legEnd(p *plan, leg int, o *store.Outcome, row store.Ref, after *
 		return nil
 	}
 	own := *o
-	return &store.LegEnd{Outcome: own, Of: row, Record: rec}
+	return &store.LegEnd{Outcome: own, Of: row, Record: rec, Own: o.Status == store.Failed && !p.dropsSettled(j.matched, leg)}
 }
 
 // spill records that a leg has a copy among the spilled rows.

@@ -340,15 +340,18 @@ func TestRequeueOfLeg(t *testing.T) {
 	r.want("1", store.Completed, "")
 }
 
-// TestRequeueCutShort: a claim opens a row that is FAILED still because its requeue was cut short.
+// TestRequeueCutShort: after a requeue that changed only the row, the leg's row is FAILED still, and
+// a second requeue completes it.
 func TestRequeueCutShort(t *testing.T) {
 	r := newRig(t, "a")
 	r.begin("1", Row{})
 	r.end("a!", "1")
-	if _, err := r.Store.Store.Requeue(t.Context(), r.epoch, store.DeadLetterFilter{Outbox: "orders/a"}, 1); err != nil {
-		t.Fatal(err)
-	}
+	r.tables.set("1", store.Pending)
 	r.restart()
+	r.wantBegin(r.begin("1", Row{Known: r.known("1")}), "")
+	if items, err := r.Requeue(t.Context(), r.epoch, store.DeadLetterFilter{Outbox: "orders/a"}, 1); err != nil || len(items) != 1 {
+		t.Fatal(items, err)
+	}
 	if a := r.claim("a", "1"); a.Result != store.Claimed {
 		t.Errorf("claim: %+v", a)
 	}

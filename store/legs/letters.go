@@ -2,7 +2,6 @@ package legs
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -12,41 +11,57 @@ import (
 const maxLetters = 1000
 
 // Requeue implements store.DeadLetters. A leg's row becomes a spilled row of that leg again, and
-// the row is PENDING again if its table says FAILED. The other legs do not get it.
+// the row is PENDING again if its table says FAILED. The other legs do not get it. The row changes
+// first: if the call is cut short, the leg's row is FAILED still, and may be requeued again.
 func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) (items []store.Item, err error) {
 	leg, is := s.legs[f.Outbox]
 	if !is {
 		return s.Store.Requeue(ctx, epoch, f, limit)
 	}
 	err = s.withLetters(ctx, f, limit, func(ctx context.Context, some store.DeadLetterFilter) error {
+		if err := s.reopen(ctx, epoch, leg, some.IDs); err != nil {
+			return err
+		}
 		got, err := s.Store.Requeue(ctx, epoch, some, len(some.IDs))
 		if err != nil {
 			return err
 		}
-		var ids []string
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		for i := range got {
-			if s.rows[leg.row(got[i].ID)].requeue(leg.plan, leg.index) {
-				ids = append(ids, got[i].ID)
-			}
+			s.rows[leg.row(got[i].ID)].requeue(leg.plan, leg.index)
 		}
-		s.mu.Unlock()
 		items = append(items, got...)
-		if len(ids) == 0 {
-			return nil
-		}
-		open, err := s.reopenFailed(ctx, epoch, leg.plan.box.Name, ids)
-		s.mu.Lock()
-		for _, row := range open {
-			s.rows[row].claimedAt = time.Time{} // the next claim makes it PROCESSING
-		}
-		s.mu.Unlock()
-		if errors.Is(err, store.ErrNotLeader) {
-			return err
-		}
-		return nil // a claim finds a row that is FAILED still
+		return nil
 	})
 	return items, err
+}
+
+// reopen sets the rows back to PENDING that the requeue of a leg opens again.
+func (s *Store) reopen(ctx context.Context, epoch store.Epoch, leg legOf, ids []string) error {
+	box := leg.plan.box
+	if !box.Layout.Stores(store.Failed) {
+		return nil
+	}
+	open := store.DeadLetterFilter{Outbox: box.Name}
+	s.mu.Lock()
+	for _, id := range ids {
+		after := s.rows[leg.row(id)].join
+		if after.requeue(leg.plan, leg.index) {
+			open.IDs = append(open.IDs, id)
+		}
+	}
+	s.mu.Unlock()
+	if len(open.IDs) == 0 {
+		return nil
+	}
+	items, err := s.Store.Requeue(ctx, epoch, open, len(open.IDs))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range items {
+		s.rows[items[i].Ref].claimedAt = time.Time{} // the next claim makes it PROCESSING
+	}
+	return err
 }
 
 // Discard implements store.DeadLetters. A row of which no leg is left is deleted from its table.

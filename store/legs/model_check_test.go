@@ -83,6 +83,9 @@ func (m *model) drain(t *rapid.T) {
 		}
 	}
 	m.check(m.s.EachLegRow(m.ctx, m.box.Name, func(r *store.LegRow) {
+		if m.tables.status(r.ID).Settled() && len(r.Failed)+len(r.Spilled) == 0 {
+			return // of a row that was found settled when it was read again: nobody reads it
+		}
 		if !failed[index(r.ID)] && !m.isFree(index(r.ID)) {
 			t.Fatalf("a record is left: %+v", r)
 		}
@@ -96,7 +99,11 @@ func (m *model) drain(t *rapid.T) {
 				j.done = j.done.With(i)
 			}
 		}
-		if got, want := m.tables.status(id(n)), j.verdict(p); got != want && !m.isFree(n) {
+		got, want := m.tables.status(id(n)), j.verdict(p)
+		if got == store.Completed && m.anyOf(n) {
+			continue // a leg that delivered it may have failed when it was sent again; see invariants
+		}
+		if got != want && !m.isFree(n) && !(m.cut[n] && want == store.Failed && !got.Settled()) {
 			t.Fatalf("row %d is %s, want %s: matched %b, failed %b", n, got, want, matched, j.failed)
 		}
 	}

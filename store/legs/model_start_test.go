@@ -56,8 +56,8 @@ func (m *model) interrupt(t *rapid.T) {
 	for i, lane := range m.lanes {
 		for _, n := range slices.Sorted(maps.Keys(lane)) {
 			h, tr := lane[n], m.legs[i][n]
-			if tr.ended && !tr.again && !tr.free || h.found {
-				continue
+			if tr.ended && !tr.again && !tr.free || h.found || h.copied && !h.claimed {
+				continue // it is not in flight
 			}
 			o := store.Outcome{Ref: h.it.Ref, Status: store.Completed, At: m.at}
 			if h.copied {

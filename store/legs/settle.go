@@ -174,7 +174,9 @@ func (c *settling) written(i int, leg legOf, row *store.Outcome, result store.Se
 	e.settleLeg(leg.index, o)
 	e.settled = true
 	if row.Leg != nil {
-		e.join.recorded = row.Leg.Record != nil
+		if e.join.recorded = row.Leg.Record != nil; row.Leg.Own {
+			return store.Written
+		}
 	}
 	return result
 }
