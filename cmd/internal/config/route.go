@@ -179,11 +179,13 @@ func (k *checker) requireWebhook(path string, s *Sink) {
 // checkSink reports the errors of the sink's own validation.
 func (k *checker) checkSink(path string, found error) {
 	k.failFields(path, found, func(key string) string {
-		switch key {
-		case "api-token":
+		switch section, _, _ := strings.Cut(key, "."); {
+		case key == "api-token":
 			return "token"
-		case "request-timeout", "max-connections": // keys of every sink; checked where they are given
+		case key == "request-timeout", key == "max-connections": // keys of every sink; checked where they are given
 			return ""
+		case slices.Contains([]string{"sasl", "token", "oauth"}, section) && !k.hasNoProblem(path+".sasl.mechanism"):
+			return "" // which keys it needs is not known
 		}
 		return key
 	})

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch"
@@ -106,7 +107,7 @@ func valueSchema(v reflect.Value, f field) map[string]any {
 
 	s := scalarSchema(v)
 	if f.enum != nil {
-		s["enum"] = f.enum
+		s["enum"] = slices.Concat(f.enum, f.spellings)
 	}
 	return s
 }

@@ -234,21 +234,8 @@ func (r *request) fail(first, last int, subject string, err error) {
 
 // result returns the outcomes. A failure of all messages alike is one of the request.
 func (r *request) result() sink.Result {
-	first := r.items[0]
-	res := sink.Result{Items: r.items, Unsent: !r.sent}
-	if len(r.items) == 1 {
-		res.Outcome, res.Items = first, nil
-		return res
-	}
-	if first.Class != sink.Unavailable && first.Class != sink.Misconfigured {
-		return res
-	}
-	for i := range r.items {
-		if c := r.items[i].Class; c != first.Class && c != sink.NotSent {
-			return res
-		}
-	}
-	res.Outcome, res.Items = first, nil
+	res := sink.ResultOf(r.items, sink.SameClass)
+	res.Unsent = !r.sent
 	return res
 }
 
