@@ -2,6 +2,7 @@ package nats
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -64,15 +65,19 @@ func (s *Sink) encode(msg *nats.Msg, m *sink.Message, maxPayload int64) (reason 
 
 // msgID returns the Nats-Msg-Id of a row with this id for receivers. The outbox is part of it,
 // because a stream drops a message whose Nats-Msg-Id it has: the row 1 of another table would be
-// lost.
+// lost. The parts have no slash of their own, so different rows have different ids.
 func msgID(m *sink.Message, id string) string {
-	if m.Outbox != "" {
-		id = m.Outbox + "/" + id
+	parts := []string{id}
+	switch {
+	case m.Replay != "":
+		parts = []string{m.Outbox, id, m.Replay}
+	case m.Outbox != "":
+		parts = []string{m.Outbox, id}
 	}
-	if m.Replay != "" {
-		id += "/" + m.Replay
+	for i := range parts {
+		parts[i] = ascii.PercentEncode(parts[i], "/")
 	}
-	return ascii.PercentEncode(id, "")
+	return strings.Join(parts, "/")
 }
 
 // tooLarge returns the reason why a server would refuse a message by its size, "" if none.

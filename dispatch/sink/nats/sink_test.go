@@ -303,3 +303,23 @@ func TestCredentialsAreRepaired(t *testing.T) {
 	deliverUntil(t, s, run(1, 1))
 	wantStored(t, b, ids(0, 1))
 }
+
+// Different rows have different ids, or the stream would drop one. Parts may have slashes.
+func TestMessageIDs(t *testing.T) {
+	seen := map[string]sink.Message{}
+	for _, outbox := range []string{"", "a", "a/b", "a%2Fb"} {
+		for _, id := range []string{"1", "b/1", "1/r", "a/1", "b%2F1"} {
+			for _, replay := range []string{"", "r", "1/r"} {
+				m := sink.Message{Outbox: outbox, ID: id, Replay: replay}
+				got := nats.MsgID(&m)
+				if other, taken := seen[got]; taken {
+					t.Errorf("%+v and %+v have the id %s", m, other, got)
+				}
+				seen[got] = m
+			}
+		}
+	}
+	if got := nats.MsgID(&sink.Message{Outbox: "shop.orders", ID: "7", Replay: "r1"}); got != "shop.orders/7/r1" {
+		t.Errorf("the id is %s", got)
+	}
+}
