@@ -18,6 +18,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/kafka"
 	"github.com/sluicebox/sluicebox/store"
 	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
 )
@@ -349,6 +350,26 @@ func (d *doctor) checkSinks(ctx context.Context) {
 			f, unreachable = replaySinkFinding(f), false
 		}
 		d.add(PartSinks, f, unreachable)
+	}
+	d.adviseKeys()
+}
+
+// adviseKeys reports the sinks whose keys spread the rows of a message group over the partitions of a
+// topic.
+func (d *doctor) adviseKeys() {
+	routes := d.cfg.Routes()
+	for _, o := range d.cfg.Outboxes() {
+		name := routes[o.Name]
+		s := d.cfg.Settings.Sinks[name]
+		if s.Type != config.SinkKafka || s.Kafka.Key == kafka.KeyGroup || o.Layout.GroupColumns() == nil {
+			continue
+		}
+		d.add(PartSinks, store.Finding{
+			Grade: store.GradeAdvice, Subject: name,
+			Text: fmt.Sprintf("outbox %s has message groups, and key: %s spreads the rows of a group over partitions, so that consumers may read them out of order",
+				o.Name, s.Kafka.Key),
+			Remedy: "remove key of sink " + name + ", unless the order does not matter",
+		}, false)
 	}
 }
 
