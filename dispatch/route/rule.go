@@ -137,7 +137,7 @@ func (r *Rule) Covers(other *Rule) bool {
 		}
 	}
 	for _, tag := range r.TagsExact {
-		if !slices.Contains(other.TagsExact, tag) && !(hasValue(tag) && slices.Contains(other.TagsAll, tag)) {
+		if !slices.Contains(other.TagsExact, tag) && (!hasValue(tag) || !slices.Contains(other.TagsAll, tag)) {
 			return false
 		}
 	}

@@ -114,7 +114,7 @@ func valueSchema(v reflect.Value, f field) map[string]any {
 
 // entrySchema returns the schema of the entries of a list or a map.
 func entrySchema(v reflect.Value, f field) map[string]any {
-	return valueSchema(defaultOf(v.Type().Elem(), Default().Dispatch.Delivery), field{enum: f.enum})
+	return valueSchema(defaultOf(v.Type().Elem(), Default().Dispatch.Delivery), field{enum: f.enum, single: f.single && v.Kind() == reflect.Map})
 }
 
 // scalarSchema returns the type of a value, and its default unless that is empty.
