@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/sluicebox/sluicebox/dispatch"
@@ -45,29 +46,58 @@ const (
 
 // unmatchedRoute is the route of rows that no other route matches. Its leg has lanes like any other,
 // so such rows are in order, can be spilled, and are dead letters if they FAIL.
-const unmatchedRoute = "unmatched"
+const unmatchedRoute = route.Unmatched
 
 // unmatchedSink returns the name of the sink of rows that no route matches. No configured sink has
 // such a name.
 func (u Unmatched) sink() string { return unmatchedRoute + ":" + string(u) }
 
-// open returns the sink.
+// open returns the sink. A row is not retried: what its routes are does not change.
 func (u Unmatched) open() Sink {
-	out := sink.Outcome{Class: sink.Delivered}
-	const problem = "no route matches the row; add a route that does"
-	switch u {
-	case UnmatchedFail:
-		out = sink.Outcome{Class: sink.Rejected, Detail: problem}
-	case UnmatchedHold:
-		out = sink.Outcome{Class: sink.Misconfigured, Detail: problem}
-	}
-	to := sink.Func(func(context.Context, []sink.Message) sink.Result { return sink.Result{Outcome: out} })
+	to := unmatchedSink{u}
 	cfg := dispatch.DefaultConfig()
 	cfg.MaxRetries = 0
 	return Sink{
 		Sink: to, Open: func() (sink.Sink, error) { return borrowed{to}, nil }, Limits: to.Limits,
 		Dispatch: cfg, RequestTimeout: defaultRequestTimeout,
 	}
+}
+
+// unmatchedSink answers for rows that no route matches.
+type unmatchedSink struct{ answer Unmatched }
+
+// unmatchedLanes is the maximum number of rows in a request, one of each lane.
+const unmatchedLanes = 500
+
+// Limits implements sink.Sink.
+func (s unmatchedSink) Limits(string) sink.Limits {
+	return sink.Limits{Mode: sink.PerItem, Endpoint: string(s.answer), MaxItems: unmatchedLanes, MaxBytes: math.MaxInt32}
+}
+
+// Deliver implements sink.Sink. A rejected row says nothing about the next one, so the circuit
+// breaker must not open for it: the result is Unsent.
+func (s unmatchedSink) Deliver(_ context.Context, msgs []sink.Message) sink.Result {
+	if s.answer == UnmatchedComplete {
+		return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
+	}
+	res := sink.Result{Items: make([]sink.Outcome, len(msgs)), Unsent: s.answer == UnmatchedFail}
+	for i := range msgs {
+		out := &res.Items[i]
+		out.Class, out.Reason, out.Detail = sink.Rejected, store.ReasonBadRequest, unmatchedText(&msgs[i])
+		if s.answer == UnmatchedHold {
+			out.Class, out.Reason = sink.Misconfigured, store.ReasonInternal
+		}
+	}
+	return res
+}
+
+// unmatchedText says which row no route matches.
+func unmatchedText(m *sink.Message) string {
+	text := "no route matches the row of kind " + m.Kind
+	if kind, ok := m.Attributes.Get(store.AttributeType); ok {
+		text += ", type " + kind
+	}
+	return text + "; add a route that does"
 }
 
 // outbox returns the table with its legs.
