@@ -311,17 +311,22 @@ func (o *Options) logOnly(sink string) map[string]bool {
 }
 
 // frontiers returns the frontiers of the outboxes whose rows only the log has. The legs have one
-// each, as they have a mark in the checkpoint, unless the relay polls: then no mark holds.
+// each, as they have a mark in the checkpoint. While the relay polls no mark holds. But the outcome
+// of a row waits for the copies of legs that need not deliver it, so legs that others overtake
+// spill their rows.
 func (o *Options) frontiers(polling bool) map[string]*dispatch.Frontier {
 	shared, all := new(dispatch.Frontier), map[string]*dispatch.Frontier{}
 	for i := range o.Outboxes {
-		box := o.Outboxes[i].outbox()
+		box, together := o.Outboxes[i].outbox(), new(dispatch.Frontier)
 		if len(box.Routes) == 0 && box.Layout.LogOnly() {
 			all[box.Name] = shared
 		}
 		for _, r := range box.Routes {
-			if !polling {
-				all[store.LegName(box.Name, r.Name)] = new(dispatch.Frontier)
+			switch leg := store.LegName(box.Name, r.Name); {
+			case !polling:
+				all[leg] = new(dispatch.Frontier)
+			case box.AnyRequired || slices.ContainsFunc(box.Routes, func(r store.Route) bool { return r.Optional }):
+				all[leg] = together
 			}
 		}
 	}

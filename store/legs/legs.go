@@ -169,7 +169,7 @@ func (s *Store) acquire(ctx context.Context, rows []store.Ref) error {
 			}
 			if rec, p := records[i], s.plans[row.Outbox]; rec != nil {
 				e.restore(p, rec)
-				e.settled = e.verdict(p) != 0 // the record was written with the outcome, or behind it
+				e.settled = !s.polling && e.verdict(p) != 0 // the record was written with the outcome, or behind it
 			}
 		}
 		s.wake()

@@ -3,6 +3,7 @@ package legs
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -42,13 +43,50 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 			return err
 		}
 		s.mu.Lock()
-		defer s.mu.Unlock()
+		var decided []store.Outcome
 		for n := range at {
 			leg := s.legs[some[n].Outbox]
-			s.rows[leg.row(some[n].ID)].spill(leg.index)
+			row := leg.row(some[n].ID)
+			e := s.rows[row]
+			if e.spill(leg.index); !e.settled && e.verdict(leg.plan) != 0 {
+				decided = append(decided, e.decided(leg.plan, row, some[n].Txn))
+			}
 		}
-		return nil
+		s.mu.Unlock()
+		return s.settleDecided(ctx, epoch, decided)
 	})
+}
+
+// decided returns the outcome of an unmarked row that its ended legs have decided.
+func (j *join) decided(p *plan, row store.Ref, txn store.Txn) store.Outcome {
+	o := store.Outcome{Ref: row, Txn: txn, Status: j.verdict(p), At: time.Now()}
+	if !j.claimedAt.IsZero() {
+		o.Txn = 0 // the claim of a leg found the row
+	}
+	if o.Status == store.Failed {
+		o.Error = j.reason(p)
+	}
+	return o
+}
+
+// settleDecided writes the outcomes of unmarked rows that waited for the copies of further legs. If
+// a row is locked, the end of its copy writes its outcome.
+func (s *Store) settleDecided(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) error {
+	if len(outcomes) == 0 {
+		return nil
+	}
+	results, err := s.Store.Settle(ctx, epoch, outcomes)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range outcomes {
+		if !results[i].NeedsRetry() {
+			s.rows[outcomes[i].Ref].settled = true
+		}
+	}
+	return nil
 }
 
 // DeleteSpilled implements store.Spiller. It ends the leg of a row that was found settled or gone.

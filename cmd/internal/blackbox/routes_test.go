@@ -247,8 +247,13 @@ func TestRoutesThatFail(t *testing.T) {
 
 // A dead optional route holds no row: all are COMPLETED. It gets every row once it answers, also
 // after a restart.
-func TestADeadOptionalRoute(t *testing.T) {
-	onRoutes(t, "stream", func(s *routesScene) {
+func TestADeadOptionalRoute(t *testing.T) { deadOptionalRoute(t, "stream") }
+
+// The same while the relay polls.
+func TestADeadOptionalRouteByPolling(t *testing.T) { deadOptionalRoute(t, "poll") }
+
+func deadOptionalRoute(t *testing.T, mode string) {
+	onRoutes(t, mode, func(s *routesScene) {
 		const rows = 100
 		s.to["copy"].dead.Store(true)
 		r := s.run()
