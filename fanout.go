@@ -131,6 +131,14 @@ func (b *routedOutbox) match(it *store.Item) store.LegSet {
 	return store.LegSet(0).With(len(b.legs) - 1) // unmatched
 }
 
+// routesOf returns the names of the routes that match a row.
+func (b *routedOutbox) routesOf(it *store.Item) (names []string) {
+	for i := range b.router.Match(it).All() {
+		names = append(names, b.legs[i].route)
+	}
+	return names
+}
+
 // legNames returns the names of the legs of a row, nil if its outbox has no routes.
 func (f *fanOut) legNames(it *store.Item) (names []string) {
 	b := f.box(it.Outbox)

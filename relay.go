@@ -163,6 +163,9 @@ func (r *Relay) restoreLanes(ctx context.Context, st *sessionStore, begin *check
 		if err = st.adoptMissing(ctx, begin, r.isPolling.Load()); err != nil {
 			return err
 		}
+		if err = st.rerouteUnmatched(ctx, begin.Epoch); err != nil {
+			return err
+		}
 		if holds, err = st.LoadHolds(ctx); err != nil {
 			return err
 		}

@@ -43,6 +43,20 @@ func (s *sessionStore) adoptMissing(ctx context.Context, begin *checkpoint.Start
 	return s.join.AdoptMissing(ctx, begin.Epoch)
 }
 
+// rerouteUnmatched gives rows that no route matched, and that are spilled, to the routes that match
+// them now: the configuration may have others than when they were read.
+func (s *sessionStore) rerouteUnmatched(ctx context.Context, epoch store.Epoch) error {
+	if s.join == nil {
+		return nil
+	}
+	for _, b := range s.fan.boxes {
+		if _, err := s.join.Reroute(ctx, epoch, b.legs[len(b.legs)-1].name, b.routesOf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // replays returns the store of replays, in which a row of a leg has the state of its outbox's row.
 func (s *sessionStore) replays(db replay.Store) replay.Store {
 	if s.join != nil {

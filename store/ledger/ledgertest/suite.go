@@ -56,6 +56,7 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 		{"FAILED legs", (*bench).testLegFailed},
 		{"legs behind their marks", (*bench).testLegsAfter},
 		{"copies of missing legs", (*bench).testAdoptLegs},
+		{"rows of a leg for others", (*bench).testReroute},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := &bench{db: open(t)}
