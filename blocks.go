@@ -97,6 +97,9 @@ func (r *Relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 	routes := r.opt.routes()
 	var outboxes []string
 	for _, o := range r.opt.tables() {
+		if len(o.Routes) > 0 {
+			continue // its FAILED rows say nothing about a leg
+		}
 		if o.Layout.Stores(store.Failed) && r.opt.Sinks[routes[o.Name]].Dispatch.OnFailed == dispatch.Block {
 			outboxes = append(outboxes, o.Name)
 		}

@@ -52,24 +52,24 @@ func (r *Relay) prepare(ctx context.Context) error {
 
 // openSource opens the log at the relay's position. If the server does not allow that and
 // the mode is auto, it opens the polling source instead, if polling finds every row.
-func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source, checkpoint.StartPoint, error) {
+func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source, *sessionStore, checkpoint.StartPoint, error) {
 	mode := r.opt.Mode
 	if mode != ModePoll {
 		src, err := r.db.newStream()
 		if err != nil {
-			return nil, checkpoint.StartPoint{}, err
+			return nil, nil, checkpoint.StartPoint{}, err
 		}
-		begin, err := checkpoint.Start(ctx, src, r.db.store, r.opt.tables(), r.opt.smallestBuffer(), lost)
+		st, begin, err := r.start(ctx, src, false, lost)
 		if err == nil {
 			r.observer.Mode(ModeStream)
 			r.isPolling.Store(false)
 			r.sourceDetail = "reading the log"
-			return src, begin, nil
+			return src, st, begin, nil
 		}
 		src.Close()
 		var no *capture.NoStreamError
 		if mode == ModeStream || !errors.As(err, &no) || poll.Check(r.opt.tables()) != nil {
-			return nil, begin, err // the slot stays, because only it may have the rows
+			return nil, nil, begin, err // the slot stays, because only it may have the rows
 		}
 		r.log.Warn("log unreadable; polling", "reason", no.Problem, "remedy", no.Remedy)
 		r.dropUnusedSlot(ctx)
@@ -78,11 +78,26 @@ func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source
 		r.sourceDetail = "polling"
 	}
 
-	src := poll.New(r.opt.pollConfig(), timedViewer{r.db.store, &r.progress}, pollLanes{r})
+	lanes := &pollLanes{Relay: r}
+	src := poll.New(r.opt.pollConfig(), timedViewer{pollViewer{r.db.store, lanes}, &r.progress}, lanes)
 	r.observer.Mode(ModePoll)
 	r.isPolling.Store(true)
-	begin, err := checkpoint.Start(ctx, src, r.db.store, r.opt.tables(), r.opt.smallestBuffer(), lost)
-	return pollSource{src}, begin, err
+	st, begin, err := r.start(ctx, src, true, lost)
+	return pollSource{src}, st, begin, err
+}
+
+// start starts at the saved checkpoint, or with a snapshot.
+func (r *Relay) start(ctx context.Context, src checkpoint.Opener, polling bool, lost *capture.LostError) (*sessionStore, checkpoint.StartPoint, error) {
+	st, err := r.newSessionStore(polling)
+	if err != nil {
+		return nil, checkpoint.StartPoint{}, err
+	}
+	tables := st.laneStore
+	if st.fan != nil {
+		tables = startStore{tables, st.fan}
+	}
+	begin, err := checkpoint.Start(ctx, src, tables, r.opt.tables(), r.opt.smallestBuffer(), lost)
+	return st, begin, err
 }
 
 // dropUnusedSlot drops the replication slot, so that a polling relay does not make the

@@ -48,6 +48,9 @@ type intake struct {
 	// logOnly, if set before run, are the outboxes whose rows only the log has.
 	logOnly map[string]bool
 
+	// fan, if set before any row comes, has the outboxes with routes.
+	fan *fanOut
+
 	logPressure, paused atomic.Bool
 }
 
@@ -87,11 +90,26 @@ func (f *intake) run(ctx context.Context, in <-chan capture.Batch) error {
 			if !open {
 				return nil
 			}
-			if err := f.appendBatch(&b); err != nil {
+			if err := f.lookUp(ctx, b.Items); err != nil {
+				return err
+			}
+			if err := f.appendBatch(&b, b.Position); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// lookUp reads what the relay's records say about rows that are appended next, if that matters.
+func (f *intake) lookUp(ctx context.Context, batches ...[]store.Item) (err error) {
+	if f.fan == nil {
+		return nil
+	}
+	f.fan.facts = facts{}
+	if f.fan.looksUp() {
+		f.fan.facts.records, err = f.fan.lookUp(ctx, batches...)
+	}
+	return err
 }
 
 func (f *intake) waitForRoom(ctx context.Context) error {
@@ -112,17 +130,29 @@ func (f *intake) waitForRoom(ctx context.Context) error {
 // placeBacklog places rows that were in the tables before the log began. The checkpoint passes
 // the position only after these rows have settled. spilled is the number of further rows
 // that were numbered and spilled already. Call placeBacklog before run.
-func (f *intake) placeBacklog(items []store.Item, spilled int64, position store.Position) error {
+func (f *intake) placeBacklog(ctx context.Context, items []store.Item, spilled int64, position store.Position) (err error) {
 	f.captured += spilled
-	t := f.tracker.Begin(position, f.number(items), len(items))
-	return f.split(items, func(d *dispatch.Dispatcher, part []store.Item) { d.Append(part, t) })
+	if f.fan != nil {
+		if f.fan.facts.records, err = f.fan.lookUp(ctx, items); err != nil {
+			return err
+		}
+	}
+	return f.place(items, &placement{position: position, seq: f.number(items), unmarked: true})
 }
 
-func (f *intake) appendBatch(b *capture.Batch) error {
-	seq := f.number(b.Items)
-	t := f.tracker.Begin(b.Position, seq, len(b.Items))
-	until := f.freshUntil(b)
-	if err := f.split(b.Items, func(d *dispatch.Dispatcher, part []store.Item) { d.AppendFresh(part, t, until) }); err != nil {
+// place puts numbered rows into their lanes, and enters them in the trackers.
+func (f *intake) place(items []store.Item, at *placement) error {
+	if f.fan != nil {
+		items = f.fan.place(items, at, f.onRows)
+	}
+	t := f.tracker.Begin(at.position, at.seq, len(items))
+	return f.split(items, func(d *dispatch.Dispatcher, part []store.Item) { d.AppendFresh(part, t, at.fresh) })
+}
+
+// appendBatch appends a batch. end is the position behind its transaction, "" if it is not known.
+func (f *intake) appendBatch(b *capture.Batch, end store.Position) error {
+	at := &placement{position: b.Position, end: end, seq: f.number(b.Items), fresh: f.freshUntil(b)}
+	if err := f.place(b.Items, at); err != nil {
 		return err
 	}
 	for _, token := range b.Marks {
@@ -130,7 +160,7 @@ func (f *intake) appendBatch(b *capture.Batch) error {
 			f.fresh.onMarker(token, b.Marked)
 		}
 		if f.onMarker != nil {
-			f.onMarker(token, b.Position, seq)
+			f.onMarker(token, b.Position, at.seq)
 		}
 	}
 	return nil
@@ -153,7 +183,20 @@ func (f *intake) connected() {
 }
 
 // Held implements sweptLanes.
-func (f *intake) Held(outbox string) []string { return f.routes[outbox].Held(outbox) }
+func (f *intake) Held(outbox string) []string {
+	if b := f.fan.box(outbox); b != nil {
+		return b.held()
+	}
+	return f.routes[outbox].Held(outbox)
+}
+
+// LegRows implements sweptLanes.
+func (f *intake) LegRows(ctx context.Context, items []store.Item) (map[store.Ref]*store.LegRow, error) {
+	if f.fan == nil {
+		return nil, nil
+	}
+	return f.fan.lookUp(ctx, items)
+}
 
 // TrackSettled implements sweptLanes.
 func (f *intake) TrackSettled(on bool) {
@@ -164,10 +207,14 @@ func (f *intake) TrackSettled(on bool) {
 
 // InsertFound implements sweptLanes. The rows have no ticket: if the process dies,
 // the next sweep finds them again.
-func (f *intake) InsertFound(items []store.Item) (placed int) {
+func (f *intake) InsertFound(items []store.Item, records map[store.Ref]*store.LegRow) (placed int) {
 	for len(items) > 0 {
 		n := sameOutbox(items)
-		placed += f.routes[items[0].Outbox].InsertFound(items[:n])
+		if b := f.fan.box(items[0].Outbox); b != nil {
+			placed += f.fan.insertFound(b, items[:n], records)
+		} else {
+			placed += f.routes[items[0].Outbox].InsertFound(items[:n])
+		}
 		items = items[n:]
 	}
 	return placed
@@ -240,26 +287,50 @@ func (f *intake) catchUp(ctx context.Context, in <-chan capture.Batch) error {
 			err = ctx.Err()
 		case b, open := <-bundles:
 			if !open { // the source has ended
-				return f.appendBatches(<-left)
+				return f.appendBundle(ctx, <-left)
 			}
-			err = f.appendBatches(f.dropSettled(ctx, b))
+			err = f.appendBundle(ctx, b)
 		}
 	}
 
 	close(stop)
 	if rest := <-left; err == nil {
-		err = f.appendBatches(rest)
+		err = f.appendBundle(ctx, rest)
 	}
 	return err
 }
 
-func (f *intake) appendBatches(batches []capture.Batch) error {
+// appendBundle appends batches without the rows that are settled.
+func (f *intake) appendBundle(ctx context.Context, batches []capture.Batch) error {
+	if f.fan != nil {
+		batches = f.fan.whole(batches)
+		items := make([][]store.Item, len(batches))
+		for i := range batches {
+			items[i] = batches[i].Items
+		}
+		if err := f.lookUp(ctx, items...); err != nil {
+			return err
+		}
+	}
+	if f.statuses != nil {
+		batches = f.dropSettled(ctx, batches)
+	}
 	for i := range batches {
-		if err := f.appendBatch(&batches[i]); err != nil {
+		if err := f.appendBatch(&batches[i], endOf(batches[i:])); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// endOf returns the position behind the transaction of the first batch, "" if it is not among them.
+func endOf(batches []capture.Batch) store.Position {
+	for i := range batches {
+		if batches[i].Position != "" {
+			return batches[i].Position
+		}
+	}
+	return ""
 }
 
 // coalesce merges batches while the receiver of out is busy, up to the limits of a status
@@ -320,7 +391,8 @@ func (f *intake) dropSettled(ctx context.Context, batches []capture.Batch) []cap
 	return kept
 }
 
-// filterSettled removes settled rows from batches and reports whether there were any. If
+// filterSettled removes settled rows from batches and reports whether there were any. Rows of
+// outboxes with routes stay, because a leg may still have to send them; see fanOut.noteSettled. If
 // the store does not answer, the claims must detect them. It drops the payloads then,
 // because even a claim that writes nothing checks a row whose payload it reads.
 func (f *intake) filterSettled(ctx context.Context, batches []capture.Batch) (kept []capture.Batch, some bool) {
@@ -339,7 +411,7 @@ func (f *intake) filterSettled(ctx context.Context, batches []capture.Batch) (ke
 	if err != nil {
 		for i := range batches {
 			for k := range batches[i].Items {
-				if it := &batches[i].Items[k]; !f.logOnly[it.Outbox] {
+				if it := &batches[i].Items[k]; !f.logOnly[it.Outbox] && f.fan.box(it.Outbox) == nil {
 					it.Payload = nil
 				}
 			}
@@ -351,12 +423,12 @@ func (f *intake) filterSettled(ctx context.Context, batches []capture.Batch) (ke
 	for i := range batches {
 		kept := batches[i].Items[:0]
 		for k := range batches[i].Items {
-			if !settled[at] {
+			some = some || settled[at]
+			if !settled[at] || f.fan.noteSettled(&batches[i].Items[k]) {
 				kept = append(kept, batches[i].Items[k])
 			}
 			at++
 		}
-		some = some || len(kept) < len(batches[i].Items)
 		clear(batches[i].Items[len(kept):])
 		batches[i].Items = kept
 	}

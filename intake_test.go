@@ -86,7 +86,7 @@ func TestMixedBatchIsRoutedByOutbox(t *testing.T) {
 func TestBacklogGoesInFront(t *testing.T) {
 	f := newIntakeFixture(dispatch.DefaultConfig())
 	backlog, fresh := slices.Concat(of("events", "1"), of("jobs", "9"), of("events", "2")), of("events", "3", "4")
-	if err := f.placeBacklog(backlog, 5, "p0"); err != nil {
+	if err := f.placeBacklog(t.Context(), backlog, 5, "p0"); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.take(capture.Batch{Position: "p1", Items: fresh}); err != nil {
@@ -100,7 +100,7 @@ func TestRowWithoutSinkIsAnError(t *testing.T) {
 	f := newIntakeFixture(dispatch.DefaultConfig())
 	for name, err := range map[string]error{
 		"stream":  f.take(capture.Batch{Position: "p1", Items: slices.Concat(of("events", "1"), of("mails", "2"))}),
-		"backlog": f.placeBacklog(of("mails", "2"), 0, "p1"),
+		"backlog": f.placeBacklog(t.Context(), of("mails", "2"), 0, "p1"),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "row 2 of outbox mails: no sink") {
 			t.Errorf("%s: %v", name, err)

@@ -52,7 +52,7 @@ func (idle) Limits(string) sink.Limits {
 // testOptions returns the options of a relay with two outboxes and two sinks.
 func testOptions() Options {
 	table := func(name, sink string) Outbox {
-		return Outbox{store.Outbox{Name: name, Table: name, Layout: store.FlowCatalyst(), Kind: "EVENT"}, sink}
+		return Outbox{Outbox: store.Outbox{Name: name, Table: name, Layout: store.FlowCatalyst(), Kind: "EVENT"}, Sink: sink}
 	}
 	return Options{
 		Database: noDatabase{}, Logger: slog.New(slog.DiscardHandler),

@@ -368,13 +368,13 @@ func (w sourceObserver) Disconnected(err error, wait time.Duration) {
 
 // newSessionController returns the controller that creates named checkpoints and runs
 // replays during a session.
-func (r *Relay) newSessionController(epoch store.Epoch, lanes map[string]*dispatch.Dispatcher, log *replay.Log) *replay.Controller {
+func (r *Relay) newSessionController(st *sessionStore, epoch store.Epoch, lanes map[string]*dispatch.Dispatcher, log *replay.Log) *replay.Controller {
 	sinks := make(map[string]replay.Sink, len(lanes))
 	for name, d := range lanes {
 		sinks[name] = replay.Sink{Lanes: d, Config: r.opt.Sinks[name].Dispatch}
 	}
 	return replay.New(replay.Options{
-		Store: r.db.store, Epoch: epoch, Outboxes: r.opt.tables(), Sinks: sinks, Routes: r.opt.routes(), Log: log,
+		Store: st.replays(r.db.store), Epoch: epoch, Outboxes: r.opt.tables(), Sinks: sinks, Routes: r.opt.routes(), Legs: st.fan.legNames, Log: log,
 		OpenRetainer: r.db.newSlotRetainer, MaxRetainedBytes: r.opt.MaxKept, RequestsChanged: r.requested, Observer: &replayObserver{Relay: r},
 	})
 }

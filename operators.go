@@ -37,9 +37,9 @@ func (r *Relay) dispatcherForOutbox(outbox string) (*dispatch.Dispatcher, error)
 	return lanes[sink], nil
 }
 
-// outbox returns a configured outbox.
+// outbox returns a configured outbox or leg.
 func (r *Relay) outbox(name string) *store.Outbox {
-	outboxes := r.opt.tables()
+	outboxes := store.WithLegs(r.opt.tables())
 	return &outboxes[slices.IndexFunc(outboxes, func(o store.Outbox) bool { return o.Name == name })]
 }
 
@@ -226,10 +226,62 @@ func (d DeadLetters) act(message string, f store.DeadLetterFilter, do func(*disp
 
 // pollLanes gives the polling source access to the lanes of the current session. It
 // implements poll.Lanes.
-type pollLanes struct{ *Relay }
+//
+// The legs of an outbox with routes differ: a row that does not move in one leg moves in another.
+// So none of their lanes is excluded or unloaded. A leg that does not move spills its rows instead.
+type pollLanes struct {
+	*Relay
 
-// dispatcher returns the dispatcher of an outbox, or nil between sessions.
-func (p pollLanes) dispatcher(outbox string) *dispatch.Dispatcher {
+	// heldBefore are the rows of outboxes with routes that lanes held before the present view was
+	// opened. A row that has left since shows as unsettled in the view, and no claim tells an
+	// optional leg that it is done.
+	heldBefore map[string][]string
+}
+
+// pollViewer opens the views of a polling source.
+type pollViewer struct {
+	store.Viewer
+	lanes *pollLanes
+}
+
+// View implements store.Viewer.
+func (v pollViewer) View(ctx context.Context, snapshot string) (store.View, error) {
+	v.lanes.heldBefore = nil
+	for i := range v.lanes.opt.Outboxes {
+		if box := &v.lanes.opt.Outboxes[i]; len(box.Routes) > 0 {
+			if v.lanes.heldBefore == nil {
+				v.lanes.heldBefore = map[string][]string{}
+			}
+			v.lanes.heldBefore[box.Name] = v.lanes.heldByLegs(box)
+		}
+	}
+	return v.Viewer.View(ctx, snapshot)
+}
+
+// routed returns an outbox with routes; nil if the outbox has none.
+func (p *pollLanes) routed(outbox string) *Outbox {
+	for i := range p.opt.Outboxes {
+		if box := &p.opt.Outboxes[i]; box.Name == outbox && len(box.Routes) > 0 {
+			return box
+		}
+	}
+	return nil
+}
+
+// heldByLegs returns the ids of the rows that a lane of any leg holds.
+func (p *pollLanes) heldByLegs(box *Outbox) (ids []string) {
+	for _, r := range box.outbox().Routes {
+		leg := store.LegName(box.Name, r.Name)
+		if d := p.dispatcher(leg); d != nil {
+			ids = append(ids, d.Held(leg)...)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// dispatcher returns the dispatcher of an outbox or a leg, or nil between sessions.
+func (p *pollLanes) dispatcher(outbox string) *dispatch.Dispatcher {
 	lanes := p.currentDispatchers.Load()
 	if lanes == nil {
 		return nil
@@ -238,7 +290,10 @@ func (p pollLanes) dispatcher(outbox string) *dispatch.Dispatcher {
 }
 
 // Held implements poll.Lanes.
-func (p pollLanes) Held(outbox string) []string {
+func (p *pollLanes) Held(outbox string) []string {
+	if box := p.routed(outbox); box != nil {
+		return append(p.heldByLegs(box), p.heldBefore[outbox]...)
+	}
 	if d := p.dispatcher(outbox); d != nil {
 		return d.Held(outbox)
 	}
@@ -246,7 +301,7 @@ func (p pollLanes) Held(outbox string) []string {
 }
 
 // ExcludedLanes implements poll.Lanes.
-func (p pollLanes) ExcludedLanes(outbox string) []store.LaneKey {
+func (p *pollLanes) ExcludedLanes(outbox string) []store.LaneKey {
 	if d := p.dispatcher(outbox); d != nil {
 		return d.ExcludedLanes(outbox)
 	}
@@ -254,14 +309,26 @@ func (p pollLanes) ExcludedLanes(outbox string) []store.LaneKey {
 }
 
 // Unload implements poll.Lanes.
-func (p pollLanes) Unload(outbox string) {
+func (p *pollLanes) Unload(outbox string) {
 	if d := p.dispatcher(outbox); d != nil {
 		d.Unload(outbox)
 	}
 }
 
-// Room implements poll.Lanes.
-func (p pollLanes) Room(outbox string) int {
+// Room implements poll.Lanes. A leg without room spills rows, so another leg's room counts.
+func (p *pollLanes) Room(outbox string) int {
+	if box := p.routed(outbox); box != nil {
+		room := math.MinInt
+		for _, r := range box.outbox().Routes {
+			if d := p.dispatcher(store.LegName(box.Name, r.Name)); d != nil && r.Name != unmatchedRoute {
+				room = max(room, d.Room())
+			}
+		}
+		if room > math.MinInt {
+			return room
+		}
+		return math.MaxInt
+	}
 	if d := p.dispatcher(outbox); d != nil {
 		return d.Room()
 	}

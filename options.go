@@ -68,9 +68,27 @@ type Options struct {
 
 // Outbox is an outbox table and the sink of its rows. If the sink returns receipts
 // (sink.Outcome), Layout.Record names the columns of the table that keep them.
+//
+// With Routes the rows go to several sinks instead, and Sink is "". A row is COMPLETED once each
+// route that matches it and is not optional has delivered it, and FAILED if one of them failed and
+// all have ended.
 type Outbox struct {
 	store.Outbox
 	Sink string
+
+	// Routes are the destinations, at most 31. The fields of store.Outbox with these names are
+	// ignored.
+	Routes []Route
+
+	// FirstMatch sends a row to the first route that matches it only.
+	FirstMatch bool
+
+	// AnyRequired: a row is COMPLETED with the first required route that delivers it, and FAILED
+	// once all of them failed.
+	AnyRequired bool
+
+	// Unmatched says what becomes of a row that no route matches. "" is UnmatchedFail.
+	Unmatched Unmatched
 }
 
 // Mode selects how rows are captured.
@@ -166,6 +184,13 @@ func (o Options) withDefaults() Options {
 		}
 		o.Sinks[name] = s
 	}
+	o.Outboxes = slices.Clone(o.Outboxes)
+	for i := range o.Outboxes {
+		if box := &o.Outboxes[i]; len(box.Routes) > 0 {
+			box.Unmatched = cmp.Or(box.Unmatched, UnmatchedFail)
+			o.Sinks[box.Unmatched.sink()] = box.Unmatched.open()
+		}
+	}
 	return o
 }
 
@@ -183,9 +208,7 @@ func (o *Options) validate() error {
 		fault("claims is %q, must be on or late; for off set Layout.Unclaimed of each outbox", o.Claims)
 	}
 	for i := range o.Outboxes {
-		if _, known := o.Sinks[o.Outboxes[i].Sink]; !known {
-			fault("outbox %s: unknown sink %q", o.Outboxes[i].Name, o.Outboxes[i].Sink)
-		}
+		errs = append(errs, o.Outboxes[i].validate(o.Sinks))
 	}
 	for name, s := range o.Sinks {
 		if s.Open == nil || s.Limits == nil {
@@ -202,20 +225,47 @@ func (o *Options) validate() error {
 	return errors.Join(append(errs, polling.Validate())...)
 }
 
-// tables returns the outboxes without their sinks.
+// tables returns the outboxes without their sinks, those with routes once.
 func (o *Options) tables() []store.Outbox {
 	tables := make([]store.Outbox, len(o.Outboxes))
 	for i := range o.Outboxes {
-		tables[i] = o.Outboxes[i].Outbox
+		tables[i] = o.Outboxes[i].outbox()
 	}
 	return tables
 }
 
-// routes returns the sink of each outbox, by outbox name.
+// hasRoutes reports whether an outbox has routes.
+func (o *Options) hasRoutes() bool {
+	return slices.ContainsFunc(o.Outboxes, func(b Outbox) bool { return len(b.Routes) > 0 })
+}
+
+// lanesOf returns the outboxes whose rows have lanes: each outbox without routes, and in place of
+// the others their legs.
+func (o *Options) lanesOf() []Outbox {
+	var all []Outbox
+	for i := range o.Outboxes {
+		box := o.Outboxes[i]
+		table := box.outbox()
+		legs := table.Legs()
+		if len(legs) == 0 {
+			all = append(all, box)
+		}
+		for k, leg := range legs {
+			sink := box.Unmatched.sink()
+			if k < len(box.Routes) {
+				sink = box.Routes[k].Sink
+			}
+			all = append(all, Outbox{Outbox: leg, Sink: sink})
+		}
+	}
+	return all
+}
+
+// routes returns the sink of each outbox without routes and of each leg, by name.
 func (o *Options) routes() map[string]string {
 	routes := make(map[string]string, len(o.Outboxes))
-	for i := range o.Outboxes {
-		routes[o.Outboxes[i].Name] = o.Outboxes[i].Sink
+	for _, box := range o.lanesOf() {
+		routes[box.Name] = box.Sink
 	}
 	return routes
 }
@@ -227,8 +277,8 @@ func (o *Options) pollConfig() poll.Config {
 
 // smallestBuffer returns the size of the smallest buffer of a sink with an outbox.
 func (o *Options) smallestBuffer() (least store.ReadLimit) {
-	for i := range o.Outboxes {
-		d := o.Sinks[o.Outboxes[i].Sink].Dispatch
+	for _, box := range o.lanesOf() {
+		d := o.Sinks[box.Sink].Dispatch
 		if least.Rows == 0 || d.BufferRows < least.Rows {
 			least.Rows = d.BufferRows
 		}
@@ -248,29 +298,61 @@ func (o *Options) maxBatchBytes() int {
 	return int(max(64<<10, min(4<<20, o.smallestBuffer().Bytes/batchQueueSize)))
 }
 
-// logOnly returns the outboxes of a sink whose rows only the log has; of all sinks if it is "".
+// logOnly returns the outboxes of a sink whose rows only the log has; of all sinks if it is "". They
+// include the legs, because no table tells which rows a leg has delivered.
 func (o *Options) logOnly(sink string) map[string]bool {
 	only := map[string]bool{}
-	for i := range o.Outboxes {
-		if box := &o.Outboxes[i]; sink == "" || box.Sink == sink {
+	for _, box := range o.lanesOf() {
+		if sink == "" || box.Sink == sink {
 			only[box.Name] = box.Layout.LogOnly()
 		}
 	}
 	return only
 }
 
+// frontiers returns the frontiers of the outboxes whose rows only the log has. The legs have one
+// each, as they have a mark in the checkpoint. While the relay polls no mark holds. But the outcome
+// of a row waits for the copies of legs that need not deliver it, so legs that others overtake
+// spill their rows.
+func (o *Options) frontiers(polling bool) map[string]*dispatch.Frontier {
+	shared, all := new(dispatch.Frontier), map[string]*dispatch.Frontier{}
+	for i := range o.Outboxes {
+		box, together := o.Outboxes[i].outbox(), new(dispatch.Frontier)
+		if len(box.Routes) == 0 && box.Layout.LogOnly() {
+			all[box.Name] = shared
+		}
+		for _, r := range box.Routes {
+			switch leg := store.LegName(box.Name, r.Name); {
+			case !polling:
+				all[leg] = new(dispatch.Frontier)
+			case box.AnyRequired || slices.ContainsFunc(box.Routes, func(r store.Route) bool { return r.Optional }):
+				all[leg] = together
+			}
+		}
+	}
+	return all
+}
+
 // unwritten returns the outboxes whose claims write nothing into the table.
 func (o *Options) unwritten() map[string]bool {
 	unwritten := map[string]bool{}
 	for i := range o.Outboxes {
-		unwritten[o.Outboxes[i].Name] = !o.Outboxes[i].Layout.WritesClaims()
+		box := o.Outboxes[i].outbox()
+		unwritten[box.Name] = !box.Layout.WritesClaims()
+		for _, r := range box.Routes {
+			unwritten[store.LegName(box.Name, r.Name)] = !box.Layout.WritesClaims()
+		}
 	}
 	return unwritten
 }
 
 // maxSourcePayload is the largest payload that a source carries. With one payload of this
 // size in each queued batch, the queue holds a quarter of a buffer. The claim reads larger
-// payloads.
+// payloads. 0 is any, because the routes of a row depend on its attributes, which are dropped with
+// its payload, and because a leg may need the row after its table has lost it.
 func (o *Options) maxSourcePayload() int {
+	if o.hasRoutes() {
+		return 0
+	}
 	return int(max(1, o.smallestBuffer().Bytes/(4*batchQueueSize)))
 }

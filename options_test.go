@@ -34,8 +34,8 @@ func TestDefaultsOfOptions(t *testing.T) {
 func TestLogOnlyOutboxesOfASink(t *testing.T) {
 	logOnly := store.Layout{State: store.StateNone}
 	o := Options{Outboxes: []Outbox{
-		{store.Outbox{Name: "far", Layout: logOnly}, "far"}, {store.Outbox{Name: "near", Layout: logOnly}, "near"},
-		{store.Outbox{Name: "orders", Layout: store.OutboxMessages()}, "near"},
+		{Outbox: store.Outbox{Name: "far", Layout: logOnly}, Sink: "far"}, {Outbox: store.Outbox{Name: "near", Layout: logOnly}, Sink: "near"},
+		{Outbox: store.Outbox{Name: "orders", Layout: store.OutboxMessages()}, Sink: "near"},
 	}}
 	for sink, want := range map[string]map[string]bool{
 		"far": {"far": true}, "near": {"near": true, "orders": false}, "third": {}, "": {"far": true, "near": true, "orders": false},
@@ -50,7 +50,7 @@ func TestLogOnlyOutboxesOfASink(t *testing.T) {
 func TestFaultsOfOptions(t *testing.T) {
 	_, err := New(Options{
 		Name: "Shop!", Mode: "push", Claims: ClaimsOff,
-		Outboxes: []Outbox{{store.Outbox{Name: "orders", Table: "orders", Layout: store.OutboxMessages()}, "far"}},
+		Outboxes: []Outbox{{Outbox: store.Outbox{Name: "orders", Table: "orders", Layout: store.OutboxMessages()}, Sink: "far"}},
 		Sinks:    map[string]Sink{"near": {}},
 	})
 	var setup *store.SetupError

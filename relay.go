@@ -103,9 +103,10 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	}
 	defer sinks.close()
 	var src source
+	var st *sessionStore
 	var begin checkpoint.StartPoint
 	err = r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
-		src, begin, err = r.openSource(ctx, lost)
+		src, st, begin, err = r.openSource(ctx, lost)
 		return err
 	})
 	if err != nil {
@@ -119,46 +120,81 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	r.reportStart(&begin)
 
 	r.updateClaims(ctx)
-	var holds []store.Hold
 	freed := make(chan struct{}, 1)
-	lanes, routes := r.newDispatchers(sinks.sinks, epoch, tenure, freed)
-	err = r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
-		if holds, err = r.db.store.LoadHolds(ctx); err == nil {
-			err = r.db.store.SpilledLanes(ctx, func(l store.SpilledLane) { routes[l.Outbox].RestoreSpilled(l) })
-		}
+	lanes, routes := r.newDispatchers(sinks.sinks, st, epoch, tenure, freed)
+	if err := r.restoreLanes(ctx, st, &begin, routes); err != nil {
 		return err
-	})
-	if err != nil {
-		return fmt.Errorf("load lane holds: %w", err)
 	}
-
-	r.restoreHolds(routes, holds)
 	if err := r.adoptBlocks(ctx, &begin, routes); err != nil {
 		return err
 	}
 
-	tracker := checkpoint.NewTracker(begin.Watermark)
-	in := newIntake(tracker, epoch, routes, freed, r.observer.Captured)
+	trackers := checkpoint.NewTrackers(begin.Watermark, src.Compare)
+	in := newIntake(trackers.Rest(), epoch, routes, freed, r.observer.Captured)
+	if in.fan = st.fan; in.fan != nil {
+		in.fan.connect(routes, trackers, begin.Watermark.Legs, src.Compare)
+	}
 	if begin.SnapshotReason != "" {
-		if err := in.placeBacklog(begin.Backlog, begin.Spilled, begin.From); err != nil {
+		if err := in.placeBacklog(ctx, begin.Backlog, begin.Spilled, begin.From); err != nil {
 			return err
 		}
 	}
-	defer r.progress.startSession(r.newSessionStats(&begin, tracker, in))()
+	defer r.progress.startSession(r.newSessionStats(&begin, trackers.Rest(), in))()
 	r.currentDispatchers.Store(&lanes)
 	r.hasRun = true
 	defer r.currentDispatchers.Store(nil)
 	defer r.replayStatus.Store(nil)
 	saveNow := make(chan struct{}, 1)
 	saver := &checkpoint.Saver{
-		Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: r.db.store,
+		Config: checkpoint.DefaultSaverConfig(), Tracker: trackers, Store: r.db.store,
 		Source: src, Epoch: epoch, Observer: checkpointObserver{r}, SaveNow: saveNow,
 	}
 
 	if begin.SnapshotReason == "" {
 		src.Acknowledge(begin.From) // saved, but the server may not know it
 	}
-	return r.runPipeline(ctx, src, begin.From, in, lanes, saver, append(r.backgroundTasks(src, in, lanes, saveNow, &begin), sinks.keepOpen))
+	return r.runPipeline(ctx, src, begin.From, in, lanes, saver, append(r.backgroundTasks(src, st, in, lanes, saveNow, &begin), sinks.keepOpen))
+}
+
+// restoreLanes restores the holds and the spilled lanes of earlier sessions.
+func (r *Relay) restoreLanes(ctx context.Context, st *sessionStore, begin *checkpoint.StartPoint, routes map[string]*dispatch.Dispatcher) error {
+	var holds []store.Hold
+	err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
+		if err = st.adoptMissing(ctx, begin, r.isPolling.Load()); err != nil {
+			return err
+		}
+		if err = st.rerouteUnmatched(ctx, begin.Epoch); err != nil {
+			return err
+		}
+		if holds, err = st.LoadHolds(ctx); err != nil {
+			return err
+		}
+		return r.restoreSpilled(ctx, st, routes)
+	})
+	if err != nil {
+		return fmt.Errorf("restore lanes: %w", err)
+	}
+	r.restoreHolds(routes, holds)
+	return nil
+}
+
+// restoreSpilled registers the lanes with spilled rows.
+func (r *Relay) restoreSpilled(ctx context.Context, st *sessionStore, routes map[string]*dispatch.Dispatcher) error {
+	var unrouted string
+	err := st.SpilledLanes(ctx, func(l store.SpilledLane) {
+		if d := routes[l.Outbox]; d != nil {
+			d.RestoreSpilled(l)
+		} else {
+			unrouted = l.Outbox
+		}
+	})
+	if err == nil && unrouted != "" {
+		err = &store.SetupError{
+			Problem: fmt.Sprintf("outbox %s has spilled rows, and the configuration sends its rows to routes only", unrouted),
+			Remedy:  "give the rows to a route: sluicebox routes rename",
+		}
+	}
+	return err
 }
 
 // reportStart logs where the session starts. After a snapshot it names the outboxes whose earlier
@@ -181,7 +217,7 @@ func (r *Relay) reportStart(begin *checkpoint.StartPoint) {
 // backgroundTasks returns the tasks that run beside delivery: sweeping, replays, pruning,
 // limiting the retained log, reading the claims mode, and checking whether an unreadable log
 // has become readable.
-func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispatch.Dispatcher,
+func (r *Relay) backgroundTasks(src source, st *sessionStore, in *intake, lanes map[string]*dispatch.Dispatcher,
 	saveNow chan<- struct{}, begin *checkpoint.StartPoint,
 ) []func(context.Context) error {
 	epoch := begin.Epoch
@@ -189,10 +225,11 @@ func (r *Relay) backgroundTasks(src source, in *intake, lanes map[string]*dispat
 	r.observer.Paused(false)
 	r.observer.Retained(0, 0)
 	if r.isPolling.Load() { // polling finds the rows that a sweep would
-		return []func(context.Context) error{pruning.run, r.newSessionController(epoch, lanes, nil).Run, r.awaitReadableLog}
+		in.spillEnabled = in.fan != nil // see pollLanes
+		return []func(context.Context) error{pruning.run, r.newSessionController(st, epoch, lanes, nil).Run, r.awaitReadableLog}
 	}
 
-	controller := r.newSessionController(epoch, lanes, &replay.Log{
+	controller := r.newSessionController(st, epoch, lanes, &replay.Log{
 		LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker,
 	})
 	sweep := r.newSweeper(epoch, src, in)

@@ -336,7 +336,17 @@ func (o *Options) reload() (map[string]Sink, error) {
 	if o.Reload.Sinks == nil {
 		return o.Sinks, nil
 	}
-	return o.Reload.Sinks()
+	sinks, err := o.Reload.Sinks()
+	if err != nil || !o.hasRoutes() {
+		return sinks, err
+	}
+	sinks = maps.Clone(sinks)
+	for i := range o.Outboxes { // the relay's own
+		if box := &o.Outboxes[i]; len(box.Routes) > 0 {
+			sinks[box.Unmatched.sink()] = o.Sinks[box.Unmatched.sink()]
+		}
+	}
+	return sinks, nil
 }
 
 // requestCheck requests a check of the files.
@@ -353,19 +363,19 @@ func (f *sinkFiles) close() {
 	}
 }
 
-// newDispatchers returns the dispatchers by sink, and the same dispatchers by outbox.
+// newDispatchers returns the dispatchers by sink, and the same dispatchers by outbox or leg.
 // They signal freed when a buffer may have room again.
-func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, epoch store.Epoch, lease dispatch.Lease, freed chan<- struct{}) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
+func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, st *sessionStore, epoch store.Epoch, lease dispatch.Lease, freed chan<- struct{}) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
-	frontier := new(dispatch.Frontier)
+	frontiers := r.opt.frontiers(r.isPolling.Load())
 	for name, s := range sinks {
 		watch := &sinkObserver{relay: r, sink: name, SinkObserver: r.observer.Sink(name)}
 		watch.reset()
 		opt := r.opt.Sinks[name]
 		bySink[name] = dispatch.New(opt.Dispatch, dispatch.Options{
-			Store: r.db.store, Sink: s, Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
-			LogOnly: r.opt.logOnly(name), Frontier: frontier, Lease: lease, Late: r.mayGoUnclaimed, Unwritten: r.opt.unwritten(), Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
-			Spill: !r.isPolling.Load(), // a source that polls leaves out rows that do not move
+			Store: st, Sink: s, Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
+			LogOnly: r.opt.logOnly(name), Frontiers: frontiers, Lease: lease, Late: r.mayGoUnclaimed, Unwritten: r.opt.unwritten(), Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
+			Spill: !r.isPolling.Load() || st.fan != nil, // see pollLanes
 		})
 	}
 	for outbox, name := range r.opt.routes() {

@@ -24,10 +24,14 @@ type sweptLanes interface {
 	// stops and clears the record.
 	TrackSettled(on bool)
 
+	// LegRows reads the records of rows whose legs differ.
+	LegRows(ctx context.Context, items []store.Item) (map[store.Ref]*store.LegRow, error)
+
 	// InsertFound inserts rows from the tables at the front of their lanes, in the
 	// given order, and returns how many it inserted. It leaves out rows that a lane
-	// holds by now and rows that settled since TrackSettled(true).
-	InsertFound(items []store.Item) int
+	// holds by now and rows that settled since TrackSettled(true). A row with a record goes
+	// only to the legs that miss it.
+	InsertFound(items []store.Item, records map[store.Ref]*store.LegRow) int
 }
 
 // sweeper finds rows that became PENDING without an insert: requeued by an operator,
@@ -133,8 +137,12 @@ func (s *sweeper) sweep(ctx context.Context) (more bool, err error) {
 	if err != nil || len(items) == 0 {
 		return false, err
 	}
+	records, err := s.lanes.LegRows(ctx, items)
+	if err != nil {
+		return false, err
+	}
 	return more, s.awaitMarker(ctx, func() {
-		if n := s.lanes.InsertFound(items); n > 0 {
+		if n := s.lanes.InsertFound(items, records); n > 0 {
 			s.swept(n)
 		}
 	})
@@ -190,6 +198,9 @@ func (s *sweeper) findRequeued(ctx context.Context) (found []store.Item, more bo
 		name := s.outboxes[i].Name
 		q := store.ReadLimit{Rows: s.bound.Rows, Bytes: s.bound.Bytes / int64(len(s.outboxes))}.Query(name)
 		q.ExcludeIDs = s.lanes.Held(name)
+		if len(s.outboxes[i].Routes) > 0 {
+			q.MaxPayload = 0 // see maxSourcePayload
+		}
 		items, err := view.Unsettled(ctx, q)
 		if err != nil {
 			return nil, false, fmt.Errorf("find requeued rows: %w", err)

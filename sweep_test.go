@@ -67,7 +67,11 @@ func (m *fakeLanes) Held(string) []string { return m.held }
 
 func (m *fakeLanes) TrackSettled(on bool) { m.watch = on }
 
-func (m *fakeLanes) InsertFound(items []store.Item) int {
+func (m *fakeLanes) LegRows(context.Context, []store.Item) (map[store.Ref]*store.LegRow, error) {
+	return nil, nil
+}
+
+func (m *fakeLanes) InsertFound(items []store.Item, _ map[store.Ref]*store.LegRow) int {
 	_ = m.note("found %d", len(items))
 	if !m.watch {
 		_ = m.note("unwatched")

@@ -57,10 +57,14 @@ func (r *Resume) Connected() {
 }
 
 // DropLargeContent removes the content of a row if its payload is larger than MaxPayload and a
-// claim can read it.
-func (r *Resume) DropLargeContent(it *store.Item, l *store.Layout) {
-	if r.MaxPayload > 0 && len(it.Payload) > r.MaxPayload && !l.LogOnly() {
-		it.DropContent()
+// claim can read it. The attributes stay if the outbox needs them; see store.Outbox.KeepsAttributes.
+func (r *Resume) DropLargeContent(it *store.Item, o *store.Outbox) {
+	if r.MaxPayload <= 0 || len(it.Payload) <= r.MaxPayload || o.Layout.LogOnly() {
+		return
+	}
+	attributes := it.Attributes
+	if it.DropContent(); o.KeepsAttributes() {
+		it.Attributes = attributes
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -48,7 +49,7 @@ func DefaultSaverConfig() SaverConfig {
 // Saver saves the watermark and acknowledges it.
 type Saver struct {
 	Config   SaverConfig
-	Tracker  *Tracker
+	Tracker  Watermarks
 	Store    Store
 	Source   Acknowledger
 	Epoch    store.Epoch
@@ -60,8 +61,8 @@ type Saver struct {
 
 	savedAt          time.Time
 	savedSettled     int64
-	saved            store.Position // and acknowledged
-	positionsUnsaved bool           // positions have moved since then, but no row settled
+	saved            store.Checkpoint // its position is acknowledged
+	positionsUnsaved bool             // positions have moved since then, but no row settled
 }
 
 // roundTimeout bounds a round, because the end of Run does not cancel it.
@@ -154,7 +155,7 @@ func (k *Saver) saveOnce(ctx context.Context) error {
 // overlap.
 func (k *Saver) Advance(ctx context.Context, now time.Time) error {
 	cp, settled := k.Tracker.Watermark() // before the write, never after
-	if cp.Position == k.saved || cp.Position == "" {
+	if cp.Position == "" || cp.Position == k.saved.Position && maps.Equal(cp.Legs, k.saved.Legs) {
 		return nil
 	}
 	if settled == k.savedSettled && now.Sub(k.savedAt) < k.Config.IdleSave {
@@ -165,7 +166,7 @@ func (k *Saver) Advance(ctx context.Context, now time.Time) error {
 		return fmt.Errorf("save checkpoint %s: %w", cp.Position, err)
 	}
 
-	k.saved, k.savedAt, k.savedSettled, k.positionsUnsaved = cp.Position, now, settled, false
+	k.saved, k.savedAt, k.savedSettled, k.positionsUnsaved = cp, now, settled, false
 	k.Observer.Saved(cp)
 	k.Source.Acknowledge(cp.Position)
 	return nil

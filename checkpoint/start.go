@@ -82,7 +82,8 @@ func (b *StartPoint) IsFirst() bool { return b.SnapshotReason != "" && b.Waterma
 // has: they are spilled before the backlog, and the checkpoint says up to where they are. Such
 // a source also saves the position of a new log, because the next start must read it from there.
 // With an intact log, Start deletes the rows that were spilled after the checkpoint,
-// because the log brings them again.
+// because the log brings them again: for a leg, those after its own mark. A leg without a saved
+// mark starts at the checkpoint. After a snapshot no mark holds.
 //
 // lost, if not nil, reports that the log was found lost while it was read. The saved
 // checkpoint is then invalid, whatever position the source finds, unless the log is still
@@ -92,7 +93,7 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
 		return StartPoint{}, fmt.Errorf("load checkpoint: %w", err)
 	}
-	leader := &lazyLeader{StartStore: tables, seq: at.Seq, first: at == store.Checkpoint{}}
+	leader := &lazyLeader{StartStore: tables, seq: at.Seq, legs: at.Legs, first: at.IsZero()}
 	if lost != nil && !lost.Readable {
 		at = store.Checkpoint{Seq: at.Seq}
 	}
@@ -117,10 +118,13 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 		Saved:          leader.saved,
 	}
 
+	if opening.View == nil && at.Position != "" && opening.From == at.Position {
+		point.Watermark.Legs = marks(outboxes, at)
+		_, err = tables.DeleteSpilledAfter(ctx, point.Epoch, point.Watermark)
+		return point, err
+	}
+	point.Watermark.Legs = marks(outboxes, store.Checkpoint{Seq: at.Seq}) // no saved mark holds
 	if opening.View == nil {
-		if at.Position != "" && opening.From == at.Position {
-			_, err = tables.DeleteSpilledAfter(ctx, point.Epoch, at.Seq)
-		}
 		return point, err
 	}
 
@@ -142,9 +146,10 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 // lazyLeader acquires leadership when it is first needed.
 type lazyLeader struct {
 	StartStore
-	epoch store.Epoch // 0 until then
-	seq   store.Seq   // of the checkpoint, then of the last row kept
-	first bool        // there was no checkpoint
+	epoch store.Epoch              // 0 until then
+	seq   store.Seq                // of the checkpoint, then of the last row kept
+	legs  map[string]store.LegMark // of the checkpoint
+	first bool                     // there was no checkpoint
 
 	saved            store.Checkpoint
 	cleared, keeping bool
@@ -190,7 +195,7 @@ func (l *lazyLeader) Keep(ctx context.Context, at store.Checkpoint, items []stor
 	switch {
 	case l.keeping:
 	case !l.cleared:
-		if _, err := l.DeleteSpilledAfter(ctx, l.epoch, l.seq); err != nil {
+		if _, err := l.DeleteSpilledAfter(ctx, l.epoch, store.Checkpoint{Seq: l.seq, Legs: l.legs}); err != nil {
 			return err
 		}
 	case !l.first:
@@ -238,7 +243,11 @@ type backlog struct {
 func (b *backlog) read(ctx context.Context) error {
 	for i := range b.outboxes {
 		name := b.outboxes[i].Name
-		items, err := b.view.Unsettled(ctx, b.bound.Remaining(len(b.items), b.bytes).Query(name))
+		q := b.bound.Remaining(len(b.items), b.bytes).Query(name)
+		if len(b.outboxes[i].Routes) > 0 {
+			q.MaxPayload = 0 // the routes of a row depend on its attributes
+		}
+		items, err := b.view.Unsettled(ctx, q)
 		if err != nil {
 			return fmt.Errorf("read backlog of %s: %w", name, err)
 		}
@@ -254,7 +263,8 @@ func (b *backlog) read(ctx context.Context) error {
 func (b *backlog) spill(ctx context.Context) error {
 	for i := range b.outboxes {
 		name := b.outboxes[i].Name
-		all := store.UnsettledQuery{Outbox: name, Limit: math.MaxInt32, NoPayload: true, MaxBytes: b.bound.Bytes}
+		// A leg keeps the content of its rows, because its outbox may lose them before it has sent them.
+		all := store.UnsettledQuery{Outbox: name, Limit: math.MaxInt32, NoPayload: len(b.outboxes[i].Routes) == 0, MaxBytes: b.bound.Bytes}
 		err := b.view.Pages(ctx, all, backlogPageRows, func(page []store.Item) error {
 			for i := range page {
 				b.spilled++

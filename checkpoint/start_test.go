@@ -141,8 +141,8 @@ func (s *fakeStart) Spill(_ context.Context, _ store.Epoch, items []store.Item) 
 	return s.spillErr
 }
 
-func (s *fakeStart) DeleteSpilledAfter(_ context.Context, e store.Epoch, after store.Seq) (int, error) {
-	s.steps = append(s.steps, fmt.Sprintf("delete spilled after %d as %d", after, e))
+func (s *fakeStart) DeleteSpilledAfter(_ context.Context, e store.Epoch, after store.Checkpoint) (int, error) {
+	s.steps = append(s.steps, fmt.Sprintf("delete spilled after %d as %d", after.Seq, e))
 	return 0, nil
 }
 
@@ -164,7 +164,7 @@ func TestStartResumesAtCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := *s.saved; b.Watermark != want || s.opened != want || b.From != "7" || len(b.Backlog) > 0 || b.SnapshotReason != "" {
+	if want := *s.saved; !b.Watermark.Equal(want) || !s.opened.Equal(want) || b.From != "7" || len(b.Backlog) > 0 || b.SnapshotReason != "" {
 		t.Errorf("got %+v, opened at %+v", b, s.opened)
 	}
 	if fmt.Sprint(s.steps) != "[acquire delete spilled after 5 as 1]" || b.Epoch != 1 {
@@ -215,7 +215,7 @@ func TestStartTakesSnapshot(t *testing.T) {
 	if len(b.Backlog) != 5 || b.Backlog[2].Outbox != "b" || b.From != "9" || b.SnapshotReason == "" {
 		t.Errorf("got %+v", b)
 	}
-	if b.Watermark != (store.Checkpoint{Origin: "o"}) {
+	if !b.Watermark.Equal(store.Checkpoint{Origin: "o"}) {
 		t.Errorf("got watermark %+v", b.Watermark)
 	}
 	if s.closed != 1 || s.discarded != 0 {
@@ -287,7 +287,7 @@ func TestStartKeepsRows(t *testing.T) {
 			if b.Spilled != c.spilled || int64(len(b.Backlog))+b.Spilled != int64(6+2*c.backlog) || fmt.Sprint(b.Kept) != "[a]" || b.Watermark.Position != "" {
 				t.Errorf("got %+v", b)
 			}
-			if kept := (store.Checkpoint{Origin: "kept", Position: "9", Seq: store.NewSeq(1, 6)}); *s.saved != kept {
+			if kept := (store.Checkpoint{Origin: "kept", Position: "9", Seq: store.NewSeq(1, 6)}); !s.saved.Equal(kept) {
 				t.Errorf("got checkpoint %+v, want %+v", *s.saved, kept)
 			}
 		})
@@ -322,7 +322,7 @@ func TestStartSavesNewLog(t *testing.T) {
 			if want := `[acquire save "" as 1 snapshot save "9" as 1 spill 3 spill 3]`; fmt.Sprint(s.steps) != want {
 				t.Errorf("the start did %v, want %s", s.steps, want)
 			}
-			if want := (store.Checkpoint{Origin: "kept", Position: "9", Seq: c.seq}); *s.saved != want || b.Saved != want {
+			if want := (store.Checkpoint{Origin: "kept", Position: "9", Seq: c.seq}); !s.saved.Equal(want) || !b.Saved.Equal(want) {
 				t.Errorf("got checkpoint %+v, saved %+v, want %+v", *s.saved, b.Saved, want)
 			}
 			if b.IsFirst() != c.first || b.Watermark.Position != "" || b.Spilled != 6 {
@@ -340,7 +340,7 @@ func TestStartAfterReadableLog(t *testing.T) {
 		opening: capture.OpenResult{Origin: "o", From: "9", SnapshotReason: "changed"},
 	}
 	b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, &capture.LostError{Reason: "changed", Readable: true})
-	if want := (store.Checkpoint{Origin: "o", Position: "7", Seq: 5}); err != nil || s.opened != want || b.SnapshotReason != "changed" {
+	if want := (store.Checkpoint{Origin: "o", Position: "7", Seq: 5}); err != nil || !s.opened.Equal(want) || b.SnapshotReason != "changed" {
 		t.Errorf("opened at %+v, got %+v, %v", s.opened, b, err)
 	}
 }
@@ -366,7 +366,7 @@ func TestStartAfterLostLog(t *testing.T) {
 	if _, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 5}, &capture.LostError{Reason: "dropped"}); err != nil {
 		t.Fatal(err)
 	}
-	if want := (store.Checkpoint{Seq: 5}); s.opened != want {
+	if want := (store.Checkpoint{Seq: 5}); !s.opened.Equal(want) {
 		t.Errorf("got log position %+v", s.opened)
 	}
 }

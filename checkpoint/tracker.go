@@ -43,6 +43,15 @@ func NewTracker(start store.Checkpoint) *Tracker {
 	return &Tracker{watermark: start, read: start.Position, changed: make(chan struct{}, 1)}
 }
 
+// Passed records that the rows up to a seq were read again, at or below the watermark: they are
+// done. The watermark keeps its position. Its seq becomes theirs, because rows that come behind
+// them have seqs of this epoch.
+func (t *Tracker) Passed(seq store.Seq) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.watermark.Seq = max(t.watermark.Seq, seq)
+}
+
 // Begin adds a batch of n rows. The batch ends at position, and seq is the last
 // assigned seq. A position of "" (a part of a transaction) never becomes the
 // watermark. If n is 0 only the position moves, and the ticket is nil.

@@ -34,14 +34,17 @@ type Options struct {
 	// content of such a row stays in memory until the row is delivered or spilled.
 	LogOnly map[string]bool
 
-	// Frontier, if not nil, is shared by the dispatchers whose rows share a checkpoint.
-	Frontier *Frontier
+	// Frontiers, if not nil, are the frontiers of the outboxes in LogOnly, by name. Outboxes whose
+	// rows share a checkpoint share one, also among dispatchers. Rows of an outbox without one
+	// hold no checkpoint.
+	Frontiers map[string]*Frontier
 
 	// Lease, if not nil, is checked before each request.
 	Lease Lease
 
-	// Late, if not nil, reports whether fresh rows may be sent before they are claimed; see
-	// Dispatcher.AppendFresh. It is called with each claim and must return at once.
+	// Late, if not nil, reports whether rows may be sent before they are claimed: fresh rows at
+	// once, see Dispatcher.AppendFresh, and others after a check, see store.ClaimRow.CheckOnly. It
+	// is called with each claim and must return at once.
 	Late func() bool
 
 	// Unwritten are the outboxes whose claims write nothing into the table, so that no row of

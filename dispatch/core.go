@@ -32,7 +32,7 @@ type core struct {
 	replays   replays
 	operator  operator
 	late      lateClaims
-	overtaken overtaken
+	overtaken frontiers
 
 	notBefore time.Time // no claim before this time
 	ended     bool
@@ -49,7 +49,7 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}}
 	c.late = lateClaims{core: c}
 	c.spill = spill.New(spill.Config{BatchRows: cfg.APIBatchSize, BufferRows: cfg.BufferRows}, c.lanes, c)
-	c.overtaken = overtaken{memory: &c.lanes.Memory, spill: c.spill.Row, frontier: new(Frontier)}
+	c.overtaken = newFrontiers(&c.lanes.Memory, c.spill.Row)
 	return c
 }
 
@@ -229,6 +229,9 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 		sooner(next)
 	}
 	if next, some := c.lanes.NextClaim(c.notBefore, now); some {
+		sooner(next)
+	}
+	if next, some := c.lanes.NextReplay(now); some {
 		sooner(next)
 	}
 

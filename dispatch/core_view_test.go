@@ -281,14 +281,14 @@ func (c *core) jobCount() (n int) {
 func (c *core) heldLaneCount() int { return c.replays.holds.Len() }
 
 // The lanes, their names and requests.
-func (c *core) laneOf(name LaneName) *lane         { return c.lanes.Get(name) }
-func (c *core) allLanes() iter.Seq[*lane]          { return c.lanes.All() }
-func (c *core) lanesByAge() []*lane                { return c.lanes.ByAge() }
-func (c *core) laneNameOf(it *store.Item) LaneName { return c.lanes.NameOf(it) }
-func (c *core) freeRequests() int                  { return c.lanes.Requests.Free() }
-func (c *core) replayRequestRoom() int             { return c.lanes.ReplayRequestRoom() }
-func (c *core) requestShare() int64                { return c.lanes.Memory.RequestShare() }
-func (c *core) nextRequest(now time.Time) *request { return c.lanes.Requests.Next(now) }
+func (c *core) laneOf(name LaneName) *lane          { return c.lanes.Get(name) }
+func (c *core) allLanes() iter.Seq[*lane]           { return c.lanes.All() }
+func (c *core) lanesByAge() []*lane                 { return c.lanes.ByAge() }
+func (c *core) laneNameOf(it *store.Item) LaneName  { return c.lanes.NameOf(it) }
+func (c *core) freeRequests() int                   { return c.lanes.Requests.Free() }
+func (c *core) replayRequestRoom(now time.Time) int { return c.lanes.ReplayRequestRoom(now) }
+func (c *core) requestShare() int64                 { return c.lanes.Memory.RequestShare() }
+func (c *core) nextRequest(now time.Time) *request  { return c.lanes.Requests.Next(now) }
 
 // freeze suspends or resumes claims.
 func (c *core) freeze(frozen bool) {

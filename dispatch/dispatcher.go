@@ -64,8 +64,8 @@ func New(cfg Config, opt Options) *Dispatcher {
 	d.sending = sending{d: d, requests: make(chan *request, cfg.MaxConcurrentGroups)}
 	d.core.lanes.Memory.LogOnly = opt.LogOnly
 	d.core.late.allowed, d.core.lanes.Requests.Fresh.Unwritten = opt.Late, opt.Unwritten
-	if opt.Frontier != nil {
-		d.core.overtaken.frontier = opt.Frontier
+	if opt.Frontiers != nil {
+		d.core.overtaken.set(opt.Frontiers)
 	}
 	_, d.core.answers.pings.possible = opt.Sink.(sink.Pinger)
 	if opt.Spill {

@@ -67,7 +67,8 @@
 // holds that does not answer.
 //
 // Unavailable and misconfigured answers never cost a row a retry. Part of the receiver
-// may be down, and every row that needs that part would become a dead letter.
+// may be down, and every row that needs that part would become a dead letter. A suspect row
+// ([sink.Outcome]) does with proof, because the receiver fails on it alone.
 // If a row goes unanswered for ProofWait while other rows are accepted, its lane is
 // stalled and reported.
 //

@@ -111,9 +111,12 @@ func (w *coreModel) claim(t *rapid.T) {
 	}
 	most, taken, before := rapid.IntRange(1, 20).Draw(t, "most"), 0, len(w.core.unsent())
 	w.core.tick(w.now)
+	may := w.mayLeaveUnclaimed()
+	w.halves = slices.Clone(w.core.toClaim())
 	w.claiming = w.core.nextClaims(most, w.now)
 	for _, req := range w.claiming {
 		w.checkShare(req)
+		w.checkCheckOnly(req, may)
 		if w.frozen || w.ended || taken >= most {
 			t.Fatalf("a claim while frozen %v, ended %v, with %d rows of %d", w.frozen, w.ended, taken, most)
 		}
@@ -142,7 +145,7 @@ func (w *coreModel) claim(t *rapid.T) {
 		if !w.frozen && !w.ended && !isOpen(recv) && taken < most && w.core.freeRequests() > 0 && len(readyLanes(recv)) > 0 {
 			t.Fatalf("a ready lane of %s and a free sender are left", recv.Endpoint)
 		}
-		if !w.frozen && !w.ended && !isOpen(recv) && taken < most && w.core.freeRequests() > 0 && len(readyReplayLanes(recv)) > 0 && w.core.replayRequestRoom() > 0 {
+		if !w.frozen && !w.ended && !isOpen(recv) && taken < most && w.core.freeRequests() > 0 && len(readyReplayLanes(recv)) > 0 && w.core.replayRequestRoom(w.now) > 0 {
 			t.Fatalf("a ready lane of a job and a sender for jobs are left")
 		}
 	}
@@ -158,10 +161,11 @@ func (w *coreModel) isBusy(recv *receiver) bool {
 // checkRequest checks the contents of a request and its time.
 func (w *coreModel) checkRequest(req *request) {
 	n, bytes, kind := req.Size(), 0, req.Runs[0].Lane.Name.Kind
+	half := slices.Contains(w.halves, req) // a hold waits for it
 	for _, r := range req.Runs {
 		name := r.Lane.Name
 		if name.Kind != kind || len(r.Rows) == 0 || w.mode(kind) == sink.PerItem && len(r.Rows) > 1 ||
-			w.onHold(name) && w.row(w.queue[name][0]).skipped == nil {
+			w.onHold(name) && !half && w.row(w.queue[name][0]).skipped == nil {
 			w.t.Fatalf("a run of %d rows of lane %s, standing %v, in a request of kind %s", len(r.Rows), name, w.onHold(name), kind)
 		}
 		for i, rw := range r.Rows {
@@ -170,7 +174,7 @@ func (w *coreModel) checkRequest(req *request) {
 				w.t.Fatalf("row %s is taken from the lane of %v", label(rw), w.queue[name])
 			}
 		}
-		if w.known[name.Outbox] && name.Job == "" {
+		if w.known[name.Outbox] && name.Job == "" && !half {
 			w.t.Fatalf("lane %s is claimed though its table is locked", name)
 		}
 		if w.now.Before(w.notBefore[name]) || w.now.Before(w.paused[name]) {
@@ -188,7 +192,7 @@ func (w *coreModel) checkRequest(req *request) {
 	if limits.MaxLanes > 0 && len(req.Runs) > limits.MaxLanes {
 		w.t.Fatalf("a request of %d lanes; limits %+v", len(req.Runs), limits)
 	}
-	if n > 1 && (n > w.cfg.APIBatchSize || n > limits.MaxItems || bytes > limits.MaxBytes) {
+	if n > 1 && (n > w.cfg.APIBatchSize || n > limits.MaxItems || bytes > limits.MaxBytes && !half) {
 		w.t.Fatalf("a request of %d rows, %d bytes; limits %+v", n, bytes, limits)
 	}
 	if !w.named[kind] && w.endpointNamed(limits.Endpoint).breakerOpen && n > 1 {
@@ -197,12 +201,13 @@ func (w *coreModel) checkRequest(req *request) {
 }
 
 func (w *coreModel) answerClaims(t *rapid.T) {
+	began := w.now.Add(-time.Duration(rapid.SampledFrom([]int{0, 0, 0, 20, 200, 1200}).Draw(t, "claim took")) * time.Millisecond)
 	for _, req := range w.claiming {
 		var answers []store.ClaimAnswer
 		for _, r := range req.Runs {
 			for _, rw := range r.Rows {
 				rec := w.table[rw.ID]
-				a := w.answerClaim(t, rec, rw)
+				a := w.answerClaim(t, rec, rw, req.CheckOnly, began)
 				answers = append(answers, a)
 				switch a.Result {
 				case store.AlreadySettled, store.Gone:
@@ -214,11 +219,11 @@ func (w *coreModel) answerClaims(t *rapid.T) {
 				}
 			}
 		}
-		w.core.claimed(req, answers, w.now, w.now)
+		w.core.claimed(req, answers, began, w.now)
 		w.allow() // a probe that was not sent makes room for another
 	}
 	w.claiming = nil
-	w.answerLate(t)
+	w.answerLate(t, began)
 	w.send()
 	w.check()
 }
@@ -226,11 +231,21 @@ func (w *coreModel) answerClaims(t *rapid.T) {
 // send passes claimed requests to the senders.
 func (w *coreModel) send() {
 	for req := w.core.nextRequest(w.now); req != nil; req = w.core.nextRequest(w.now) {
+		if req.CheckOnly && req.IsStale(w.now) {
+			for rw := range req.Rows() {
+				w.of(rw).tries++
+			}
+			w.takeBackStale(req)
+			continue
+		}
 		w.sending = append(w.sending, req)
 		if w.ended || len(w.sending) > w.cfg.MaxConcurrentGroups {
 			w.t.Fatalf("%d requests at once, ended %v", len(w.sending), w.ended)
 		}
-		if req.Unclaimed {
+		switch {
+		case req.CheckOnly:
+			w.checkSentAfterCheck(req)
+		case req.Unclaimed:
 			w.checkUnclaimed(req)
 		}
 		head := w.of(req.Runs[0].Rows[0])
@@ -251,7 +266,7 @@ func (w *coreModel) send() {
 				}
 				rec.tries++
 				rec.proof = !rec.lastFailed.IsZero() && by.accepted.After(rec.lastFailed)
-				if len(rw.Payload) != rec.size || rec.job == "" && !req.Unclaimed && rec.taken != w.epoch || w.queue[r.Lane.Name][i] != rec.id {
+				if len(rw.Payload) != rec.size || rec.job == "" && (!req.Unclaimed || req.CheckOnly) && rec.taken != w.epoch || w.queue[r.Lane.Name][i] != rec.id {
 					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rec.id, len(rw.Payload), rec.size, rec.taken, w.queue[r.Lane.Name])
 				}
 			}
@@ -259,7 +274,7 @@ func (w *coreModel) send() {
 	}
 }
 
-func (w *coreModel) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer {
+func (w *coreModel) answerClaim(t *rapid.T, rec *record, rw *row, checkOnly bool, began time.Time) store.ClaimAnswer {
 	if w.unclaimed && rw.Payload != nil && rw.Txn != 0 {
 		rec.claimEpoch, rec.taken = w.epoch, w.epoch
 		return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
@@ -282,9 +297,12 @@ func (w *coreModel) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAns
 		return store.ClaimAnswer{Result: store.Held, Until: until}
 	}
 	a := store.ClaimAnswer{Result: store.Claimed, Unwritten: w.unclaimed}
-	rec.taken = w.epoch
-	if rec.claimEpoch = w.epoch; !w.unclaimed {
-		rec.status = store.Processing
+	rec.taken, rec.checked = w.epoch, time.Time{}
+	if checkOnly && !w.unclaimed && rw.Claimed.IsZero() && rec.status == store.Pending && rec.retries == 0 && rec.lock == 0 {
+		a.Unwritten, rec.checked = true, began
+	}
+	if !a.Unwritten {
+		rec.status, rec.claimEpoch, rec.wrote = store.Processing, w.epoch, w.epoch
 	}
 	if w.counted(rec.key) {
 		a.RetryCount = rec.retries

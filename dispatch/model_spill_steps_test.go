@@ -57,7 +57,9 @@ func (y *spillModel) answerClaims(*rapid.T) {
 				case r.settled():
 					a.Result = store.AlreadySettled
 				default:
-					r.status, r.claimEpoch = store.Processing, y.epoch
+					if a.Unwritten = req.CheckOnly && rw.Claimed.IsZero() && y.logOnly == nil && r.status == store.Pending; !a.Unwritten {
+						r.status, r.claimEpoch = store.Processing, y.epoch
+					}
 					switch {
 					case rw.Payload != nil:
 					case y.logOnly != nil:
@@ -77,6 +79,10 @@ func (y *spillModel) answerClaims(*rapid.T) {
 
 func (y *spillModel) send() {
 	for req := y.core.nextRequest(y.now); req != nil; req = y.core.nextRequest(y.now) {
+		if req.IsStale(y.now) {
+			y.core.takeBackStale(req)
+			continue
+		}
 		y.sending = append(y.sending, req)
 	}
 }

@@ -125,6 +125,7 @@ type record struct {
 	retries    int
 	claimEpoch int // epoch of the latest claim; -1: another owner's
 	taken      int // epoch of a relay's latest claim: the row may have changed since
+	wrote      int // epoch of a relay's latest claim that was written
 	until      time.Time
 	arrived    bool
 	changed    bool // by another session
@@ -193,6 +194,7 @@ func newCoreModel(t *rapid.T) *coreModel {
 			MaxItems: rapid.IntRange(1, 6).Draw(t, "items"),
 			MaxBytes: rapid.IntRange(1, 90).Draw(t, "bytes"),
 			MaxLanes: rapid.IntRange(0, 3).Draw(t, "lanes"),
+			MaxRun:   rapid.IntRange(0, 3).Draw(t, "run"),
 		}
 		if w.named[name] = rapid.IntRange(0, 2).Draw(t, "named") == 0; w.named[name] {
 			limits.Endpoint = "of rows"
@@ -241,7 +243,7 @@ func (w *coreModel) start() {
 	limits := func(kind string) sink.Limits { return w.limits[kind] }
 	w.core = newCore(w.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	w.core.setPingable(w.canPing)
-	w.lateRows, w.writes = nil, time.Time{}
+	w.lateRows, w.writes, w.slow = nil, time.Time{}, false
 	if w.late {
 		w.core.setLate(func() bool { return w.allowed })
 	}

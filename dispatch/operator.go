@@ -341,6 +341,13 @@ func (d *Dispatcher) InsertFound(items []store.Item) int {
 	return placed
 }
 
+// Unknown returns the rows that InsertFound would insert into lanes of an outbox. It changes items.
+func (d *Dispatcher) Unknown(outbox string, items []store.Item) []store.Item {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.operator.unknown(outbox, items)
+}
+
 // Discard deletes at most limit FAILED rows and returns how many. Lanes blocked by one of
 // the rows go on.
 func (d *Dispatcher) Discard(ctx context.Context, f store.DeadLetterFilter, limit int) (int, error) {

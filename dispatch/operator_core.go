@@ -207,13 +207,7 @@ func (p *operator) insertFound(items []store.Item, now time.Time) int {
 	if len(items) == 0 {
 		return 0
 	}
-	held := map[string]bool{}
-
-	for _, id := range p.core.heldIDs(items[0].Outbox) {
-		held[id] = true
-	}
-	items = slices.DeleteFunc(items, func(it store.Item) bool { return held[it.ID] || p.left[it.Ref] })
-
+	items = p.unknown(items[0].Outbox, items)
 	refs := make([]store.Ref, len(items))
 	for i := range items {
 		refs[i] = items[i].Ref
@@ -221,6 +215,17 @@ func (p *operator) insertFound(items []store.Item, now time.Time) int {
 	p.core.insertFront(items)
 	p.releaseFixed(refs, now)
 	return len(items)
+}
+
+// unknown returns the rows that are in no lane of an outbox, and were in none since trackSettled.
+func (p *operator) unknown(outbox string, items []store.Item) []store.Item {
+	held := map[string]bool{}
+	for _, id := range p.core.heldIDs(outbox) {
+		held[id] = true
+	}
+	return slices.DeleteFunc(items, func(it store.Item) bool {
+		return held[it.ID] || p.left[store.Ref{Outbox: outbox, ID: it.ID}]
+	})
 }
 
 // retryNow retries at once a lane that waits for a time or for a breaker.

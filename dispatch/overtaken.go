@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +26,8 @@ const (
 )
 
 // Frontier is the last seq of the delivered rows that only the checkpoint knows. The
-// dispatchers of a relay share it, as their rows share the checkpoint.
+// dispatchers of a relay share it, as their rows share the checkpoint. A leg has a mark of its
+// own in the checkpoint, so it has a frontier of its own.
 type Frontier struct{ seq atomic.Int64 }
 
 func (f *Frontier) raise(to store.Seq) {
@@ -33,10 +36,98 @@ func (f *Frontier) raise(to store.Seq) {
 	}
 }
 
-// overtaken finds the rows that hold the checkpoint although later rows were delivered. Each
-// row is visited once or twice, so a look costs as much as the rows that came since.
+// frontiers are the frontiers of the outboxes of a dispatcher.
+type frontiers struct {
+	memory *lanes.Memory // knows the outboxes whose rows only the log has
+	of     map[string]*overtaken
+	all    []*overtaken // in a fixed order
+	rest   *overtaken   // of outboxes that are not in of; nil if their rows hold no checkpoint
+}
+
+// newFrontiers returns the frontiers of a core whose outboxes share one.
+func newFrontiers(memory *lanes.Memory, spill func(*lane, *row)) frontiers {
+	o := &overtaken{spill: spill, frontier: new(Frontier)}
+	return frontiers{memory: memory, all: []*overtaken{o}, rest: o}
+}
+
+// set sets the frontier of each outbox that has one.
+func (f *frontiers) set(by map[string]*Frontier) {
+	shared := map[*Frontier]*overtaken{}
+	spill := f.rest.spill
+	f.of, f.all, f.rest = map[string]*overtaken{}, nil, nil
+	for _, outbox := range slices.Sorted(maps.Keys(by)) {
+		o := shared[by[outbox]]
+		if o == nil {
+			o = &overtaken{spill: spill, frontier: by[outbox]}
+			shared[by[outbox]] = o
+			f.all = append(f.all, o)
+		}
+		f.of[outbox] = o
+	}
+}
+
+// holding returns what tracks a row that holds the checkpoint because only the log has it; nil if
+// it does not.
+func (f *frontiers) holding(rw *row) *overtaken {
+	if rw.Ticket == nil || !f.memory.LogOnly[rw.Outbox] {
+		return nil
+	}
+	if o := f.of[rw.Outbox]; o != nil {
+		return o
+	}
+	return f.rest
+}
+
+// add records a row of the log, of a batch that begins at first.
+func (f *frontiers) add(l *lane, rw *row, first store.Seq) {
+	if o := f.holding(rw); o != nil {
+		o.add(l, rw, first)
+	}
+}
+
+// done records that a row is done.
+func (f *frontiers) done(rw *row) {
+	if o := f.holding(rw); o != nil {
+		o.frontier.raise(rw.Seq)
+	}
+}
+
+// due is the time of the next look; false if no row may hold the checkpoint.
+func (f *frontiers) due() (at time.Time, ok bool) {
+	for _, o := range f.all {
+		if due, some := o.due(); some && (!ok || due.Before(at)) {
+			at, ok = due, true
+		}
+	}
+	return at, ok
+}
+
+// look spills the rows behind which later rows were delivered some time ago.
+func (f *frontiers) look(now time.Time) {
+	for _, o := range f.all {
+		o.look(now)
+	}
+}
+
+// end spills all rows, and those that come from now on at once.
+func (f *frontiers) end() {
+	for _, o := range f.all {
+		o.ended = true
+		o.spillAll()
+	}
+}
+
+// spillAll spills all rows, so that the checkpoint passes all delivered ones.
+func (f *frontiers) spillAll() {
+	for _, o := range f.all {
+		o.spillAll()
+	}
+}
+
+// overtaken finds the rows that hold the checkpoint although later rows of a frontier were
+// delivered. Each row is visited once or twice, so a look costs as much as the rows that came
+// since.
 type overtaken struct {
-	memory   *lanes.Memory     // knows the outboxes whose rows only the log has
 	spill    func(*lane, *row) // spills a row that is only in memory
 	frontier *Frontier
 
@@ -62,25 +153,10 @@ type frontierMark struct {
 
 // add records a row of the log, of a batch that begins at first.
 func (o *overtaken) add(l *lane, rw *row, first store.Seq) {
-	if !o.holdsCheckpoint(rw) {
-		return
-	}
 	o.rows.Push(trackedRow{l, rw, first})
 	if o.ended {
 		o.spillAll()
 	}
-}
-
-// done records that a row is done.
-func (o *overtaken) done(rw *row) {
-	if o.holdsCheckpoint(rw) {
-		o.frontier.raise(rw.Seq)
-	}
-}
-
-// holdsCheckpoint reports whether only the log has the row, and the checkpoint waits for it.
-func (o *overtaken) holdsCheckpoint(rw *row) bool {
-	return rw.Ticket != nil && o.memory.LogOnly[rw.Outbox]
 }
 
 // due is the time of the next look; false if no row may hold the checkpoint.
@@ -110,13 +186,7 @@ func (o *overtaken) look(now time.Time) {
 	o.spillUpTo(upTo)
 }
 
-// end spills all rows, and those that come from now on at once.
-func (o *overtaken) end() {
-	o.ended = true
-	o.spillAll()
-}
-
-// spillAll spills all rows, so that the checkpoint passes all delivered ones.
+// spillAll spills all rows.
 func (o *overtaken) spillAll() { o.spillUpTo(1<<63 - 1) }
 
 // spillUpTo spills the rows of the batches that begin up to a seq.

@@ -18,10 +18,7 @@ func (t *ticket) Done(n int) { t.done += n }
 // was delivered overtakenAfter ago, with the rows of its batch, and that no other row is.
 func TestRowsAreSpilledOnceOvertaken(t *testing.T) {
 	var spilled []string
-	o := overtaken{
-		memory: &lanes.Memory{LogOnly: map[string]bool{"log": true}}, frontier: new(Frontier),
-		spill: func(_ *lane, rw *row) { spilled = append(spilled, rw.ID) },
-	}
+	o := newFrontiers(&lanes.Memory{LogOnly: map[string]bool{"log": true}}, func(_ *lane, rw *row) { spilled = append(spilled, rw.ID) })
 	add := func(outbox, id string, seq, first store.Seq) *row {
 		rw := &row{Item: store.Item{Ref: store.Ref{Outbox: outbox, ID: id}, Seq: seq}, Ticket: &ticket{}}
 		o.add(nil, rw, first)
@@ -60,5 +57,33 @@ func TestRowsAreSpilledOnceOvertaken(t *testing.T) {
 	expect("a row comes after the end", "1", "2", "5", "6")
 	if at, due := o.due(); due {
 		t.Errorf("another look at %v after the end", at)
+	}
+}
+
+// TestRowsAreOvertakenByRowsOfTheirFrontierOnly checks that rows of another leg overtake no row,
+// that of a shared frontier they do, and that rows without a frontier are never spilled.
+func TestRowsAreOvertakenByRowsOfTheirFrontierOnly(t *testing.T) {
+	var spilled []string
+	o := newFrontiers(&lanes.Memory{LogOnly: map[string]bool{"a": true, "b": true, "c": true, "polled": true}},
+		func(_ *lane, rw *row) { spilled = append(spilled, rw.ID) })
+	shared := new(Frontier)
+	o.set(map[string]*Frontier{"a": new(Frontier), "b": shared, "c": shared})
+	add := func(outbox, id string, seq store.Seq) *row {
+		rw := &row{Item: store.Item{Ref: store.Ref{Outbox: outbox, ID: id}, Seq: seq}, Ticket: &ticket{}}
+		o.add(nil, rw, seq)
+		return rw
+	}
+	add("a", "a1", 1)
+	add("b", "b1", 1)
+	add("polled", "p1", 1)
+	for _, rw := range []*row{add("c", "c2", 2), add("polled", "p2", 2)} {
+		o.done(rw)
+		rw.ReleaseTicket()
+	}
+	now := time.Unix(1e9, 0)
+	o.look(now)
+	o.look(now.Add(overtakenAfter + overtakenInterval))
+	if want := []string{"b1"}; !slices.Equal(spilled, want) {
+		t.Errorf("spilled %v, want %v", spilled, want)
 	}
 }

@@ -351,17 +351,19 @@ func TestReplayToAnotherSink(t *testing.T) {
 	})
 }
 
+// requestsByJob counts the requests of each job and of live rows.
+func requestsByJob(k *fakeBackend) string {
+	count := map[string]int{}
+	for at, i := 0, 0; i < len(k.requests); i++ {
+		count[k.messages[at].Replay]++
+		at += len(k.requests[i])
+	}
+	return fmt.Sprint(count)
+}
+
 // Live rows find a sender, however many rows a job has and however slow the receiver is.
 // Without live rows the job gets most senders.
 func TestReplayLeavesSenders(t *testing.T) {
-	of := func(k *fakeBackend) string {
-		count := map[string]int{}
-		for at, i := 0, 0; i < len(k.requests); i++ {
-			count[k.messages[at].Replay]++
-			at += len(k.requests[i])
-		}
-		return fmt.Sprint(count)
-	}
 	cfg := senders(8)
 	cfg.APIBatchSize = 1
 	live := rowsInOwnGroups(40)
@@ -369,10 +371,10 @@ func TestReplayLeavesSenders(t *testing.T) {
 		k.set(func() { k.hang = true })
 		d.Replay("job", replayOf(1, live[:20]))
 		k.advance(time.Second)
-		k.expect(t, "requests of a job that is alone", of(k), "map[job:6]")
+		k.expect(t, "requests of a job that is alone", requestsByJob(k), "map[job:6]")
 		add(t, d, nil, live[20:])
 		k.advance(time.Second)
-		k.expect(t, "requests", of(k), "map[:2 job:6]")
+		k.expect(t, "requests", requestsByJob(k), "map[:2 job:6]")
 	})
 	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.hang = true })
@@ -381,7 +383,7 @@ func TestReplayLeavesSenders(t *testing.T) {
 		add(t, d, nil, live[20:])
 		d.Freeze(false)
 		k.advance(time.Second)
-		k.expect(t, "requests beside live rows", of(k), "map[:6 job:2]")
+		k.expect(t, "requests beside live rows", requestsByJob(k), "map[:6 job:2]")
 	})
 	drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.hang = true })
@@ -389,9 +391,36 @@ func TestReplayLeavesSenders(t *testing.T) {
 		k.advance(time.Second)
 		d.Replay("job", replayOf(1, live[10:30]))
 		k.advance(time.Second)
-		k.expect(t, "requests beside live ones", of(k), "map[:4 job:2]")
+		k.expect(t, "requests beside live ones", requestsByJob(k), "map[:4 job:2]")
 		add(t, d, nil, live[4:6])
 		k.advance(time.Second)
-		k.expect(t, "requests with more live rows", of(k), "map[:6 job:2]")
+		k.expect(t, "requests with more live rows", requestsByJob(k), "map[:6 job:2]")
 	})
+}
+
+// While live rows flow, the rows of a job share a request, and have a quarter of the senders if they
+// cannot. A second after the last live row the job gets most senders, although none of its requests has
+// ended.
+func TestReplayGivesWayToFlow(t *testing.T) {
+	rows := rowsInOwnGroups(21)
+	for _, tc := range []struct {
+		batch         int
+		flowing, then string
+	}{
+		{100, "map[:1 job:1]", "map[:1 job:1]"},
+		{1, "map[:1 job:2]", "map[:1 job:6]"},
+	} {
+		cfg := senders(8)
+		cfg.APIBatchSize = tc.batch
+		drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+			add(t, d, nil, rows[:1])
+			k.advance(500 * time.Millisecond)
+			k.set(func() { k.hang = true })
+			d.Replay("job", replayOf(1, rows[1:]))
+			k.advance(400 * time.Millisecond)
+			k.expect(t, "requests beside the flow", requestsByJob(k), tc.flowing)
+			k.advance(200 * time.Millisecond)
+			k.expect(t, "requests after it", requestsByJob(k), tc.then)
+		})
+	}
 }

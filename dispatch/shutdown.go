@@ -59,7 +59,7 @@ func (c *core) unclaimLane(l *lane) {
 		rows = rows[1:]
 	}
 	for _, rw := range rows {
-		if c.overtaken.holdsCheckpoint(rw) {
+		if c.overtaken.holding(rw) != nil {
 			c.spill.Row(l, rw) // a retry of it was being written when the core ended
 		}
 		c.Unclaim(rw)

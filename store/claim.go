@@ -18,6 +18,11 @@ type ClaimRow struct {
 	OwnClaimAt time.Time
 	// WantPayload requests the row's current payload and attributes.
 	WantPayload bool
+	// CheckOnly permits a claim that writes nothing, if a read shows that the row is free: it is
+	// PENDING, has no retries, and no other session has locked it, as far as the database shows
+	// locks to a read. Its answer is Claimed and Unwritten. Claim claims every other row as usual,
+	// and all rows with a takeover timeout.
+	CheckOnly bool
 }
 
 // ClaimResult is the result of a claim for one row.
@@ -119,6 +124,11 @@ type Outcome struct {
 	// whatever the SettleResult, unless NeedsRetry is true for it. The call is then
 	// durable: a server crash must not undo one write without the other.
 	SpilledSeq Seq
+	// Leg, if not nil, is the leg whose end brings the outcome. Settle then writes the outcome
+	// into the row, and what accompanies it, in the same transaction, for the leg: its FAILED
+	// record, its block, the deletion of its spilled copy, and the row's record. The call is
+	// durable, as with SpilledSeq.
+	Leg *LegEnd
 }
 
 // Validate reports whether the outcome may be written to box.
@@ -139,6 +149,12 @@ func (o *Outcome) Validate(box *Outbox) error {
 
 // DeletesSpilled reports whether the outcome also deletes its row from the spilled rows.
 func (o *Outcome) DeletesSpilled() bool { return o.SpilledSeq != 0 && o.Status.Settled() }
+
+// ChangesRecords reports whether the relay's records change in the transaction of the outcome, so
+// that it must be durable.
+func (o *Outcome) ChangesRecords() bool {
+	return o.Status == Failed || o.DeletesSpilled() || o.Leg != nil
+}
 
 // Hold returns the hold that Block requests. Block must not be nil.
 func (o *Outcome) Hold() Hold {

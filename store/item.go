@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 )
@@ -80,7 +81,8 @@ type Item struct {
 	// memory; the claim then reads it again.
 	Payload []byte
 	// Attributes are the values of the columns that the layout names as attributes. They are
-	// dropped and read again together with the payload.
+	// dropped and read again together with the payload, but a source keeps those of an outbox with
+	// routes; see Outbox.KeepsAttributes.
 	Attributes Attributes
 	// PayloadSize is the payload's length in bytes, even if Payload is nil.
 	PayloadSize int
@@ -165,4 +167,15 @@ type Checkpoint struct {
 	Origin   string
 	Position Position
 	Seq      Seq
+	// Legs are the marks of the legs, by name. Position is the least of them. Rows of outboxes
+	// without routes have none, and are below Position and Seq.
+	Legs map[string]LegMark
+}
+
+// IsZero reports whether there is no checkpoint.
+func (c Checkpoint) IsZero() bool { return c.Equal(Checkpoint{}) }
+
+// Equal reports whether two checkpoints are the same.
+func (c Checkpoint) Equal(other Checkpoint) bool {
+	return c.Origin == other.Origin && c.Position == other.Position && c.Seq == other.Seq && maps.Equal(c.Legs, other.Legs)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 )
 
@@ -27,6 +28,13 @@ type Outbox struct {
 	// Archive is the table of the same database that receives the rows deleted after
 	// Retention, in ArchiveSchema; "" keeps none. It has the columns of the outbox.
 	ArchiveSchema, Archive string
+	// Routes are the destinations of the rows, at most MaxRoutes; none: the outbox has one. See
+	// Legs.
+	Routes []Route
+	// AnyRequired: a row is COMPLETED with the first required leg that delivers it, and FAILED
+	// once all required legs failed. Otherwise it takes every required leg, and one that fails
+	// makes the row FAILED.
+	AnyRequired bool
 }
 
 // ArchiveTable returns the archive as a table of its own, with the outbox's layout; nil if
@@ -71,6 +79,11 @@ func ValidateOutboxes(outboxes []Outbox, takeover time.Duration) error {
 			errs = append(errs, fmt.Errorf("outbox %q is configured twice", o.Name))
 		}
 		seen[o.Name] = true
+		for _, r := range o.Routes {
+			if leg := LegName(o.Name, r.Name); slices.ContainsFunc(outboxes, func(o Outbox) bool { return o.Name == leg }) {
+				errs = append(errs, fmt.Errorf("outbox %q has the name of a route of outbox %q; rename one", leg, o.Name))
+			}
+		}
 		errs = append(errs, o.validate(takeover))
 	}
 
@@ -105,7 +118,7 @@ func (o *Outbox) validate(takeover time.Duration) error {
 	if takeover > 0 && o.Layout.Unclaimed {
 		errs = append(errs, fmt.Errorf("outbox %q: a takeover timeout needs written claims; set claims: on, or take over at once", o.Name))
 	}
-	for _, err := range []error{o.ValidateRetention(), o.ValidateArchive()} {
+	for _, err := range []error{o.ValidateRetention(), o.ValidateArchive(), o.validateRoutes()} {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("outbox %q: %w", o.Name, err))
 		}

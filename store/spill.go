@@ -62,8 +62,9 @@ type SpillStore interface {
 	// call after an error starts over. If two kinds share a KindHash, SpilledLane.Kind may
 	// be either.
 	SpilledLanes(ctx context.Context, take func(SpilledLane)) error
-	// DeleteSpilledAfter deletes, durably, the rows spilled under a Seq greater than after,
-	// and returns their number: the log delivers them again. After ErrNotLeader nothing was
-	// written.
-	DeleteSpilledAfter(ctx context.Context, epoch Epoch, after Seq) (int, error)
+	// DeleteSpilledAfter deletes, durably, the rows spilled under a Seq greater than that of the
+	// checkpoint, and returns their number: the log delivers them again. A leg with a mark in
+	// the checkpoint loses the rows above its own mark, and the records of the rows say so.
+	// After ErrNotLeader nothing was written.
+	DeleteSpilledAfter(ctx context.Context, epoch Epoch, after Checkpoint) (int, error)
 }

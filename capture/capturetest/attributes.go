@@ -132,6 +132,7 @@ func RunAttributes(t *testing.T, a AttributeTable) {
 
 	r.close()
 	a.testDropped(t, db, len(rows))
+	a.testKept(t)
 }
 
 // check compares a row as the log and the table have it.
@@ -177,6 +178,25 @@ func (a *AttributeTable) testDropped(t *testing.T, db Database, rows int) {
 			if it.Payload != nil || it.Attributes != nil {
 				t.Errorf("without its payload, a row of the log has attributes %+v", it.Attributes)
 			}
+		}
+	}
+}
+
+// testKept: a row of an outbox with routes has its attributes even without its payload, because
+// they decide which routes it takes.
+func (a *AttributeTable) testKept(t *testing.T) {
+	box := attributed(a.Columns)
+	box.Routes = []store.Route{{Name: "bus"}}
+	db := a.Setup(t, box)
+	r := newReader(t, db.Source(t, Options{Outbox: outbox, BatchRows: batchRows}))
+	r.src.Resume().MaxPayload = 1
+	r.start(open(t, r.src, db, store.Checkpoint{}).From)
+	a.Insert(t, db, map[string]string{"id": a.Quote("large"), "payload": a.Quote("xx"), "event_type": a.Quote("Large")})
+	r.rows(1)
+	logged := r.batches[len(r.batches)-1].Items[0]
+	for place, it := range map[string]store.Item{"log": logged, "table": unsettled(t, db, store.UnsettledQuery{MaxPayload: 1})["large"]} {
+		if kind, _ := it.Attributes.Get(store.AttributeType); kind != "Large" || it.Payload != nil {
+			t.Errorf("the %s has %+v, want type Large without a payload", place, it)
 		}
 	}
 }

@@ -208,7 +208,7 @@ func (st *stream) add(ctx context.Context, e *event, now time.Time) error {
 
 	size := 0
 	for i, r := range st.src.plan.readers[e.collection] { // each has appended one item
-		st.src.resume.DropLargeContent(&items[before+i], &r.outbox.Layout)
+		st.src.resume.DropLargeContent(&items[before+i], r.outbox)
 		size += items[before+i].ContentBytes()
 	}
 

@@ -143,7 +143,8 @@ func (s *Source) Run(ctx context.Context, _ capture.Span, out chan<- capture.Bat
 	defer func() { s.inFlight = r.sender.inFlight }()
 	now := time.Now()
 	for i := range s.cfg.Outboxes {
-		r.schedules = append(r.schedules, &schedule{outbox: s.cfg.Outboxes[i].Name, due: now})
+		o := &s.cfg.Outboxes[i]
+		r.schedules = append(r.schedules, &schedule{outbox: o.Name, whole: len(o.Routes) > 0, due: now})
 	}
 
 	wait := time.NewTimer(0)
@@ -315,6 +316,9 @@ func (r *pollRun) query(t *schedule) store.UnsettledQuery {
 	q := r.cfg.Room.Query(t.outbox)
 	q.Limit, q.MaxBytes = r.cfg.BatchSize, (q.MaxBytes+roomDivisor-1)/roomDivisor
 	q.ExcludeIDs, q.ExcludeLanes = held, t.excluded
+	if t.whole {
+		q.MaxPayload = 0
+	}
 	return q
 }
 

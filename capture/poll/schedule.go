@@ -12,6 +12,7 @@ const recheckInterval = 50 * time.Millisecond
 // schedule holds the time at which an outbox is read next.
 type schedule struct {
 	outbox     string
+	whole      bool // rows are read with their content, however large: their routes depend on it
 	due        time.Time
 	emptyReads int // consecutive reads that found nothing
 	// excluded are the lanes that the latest read excluded. noRoom is set if the buffer was

@@ -47,6 +47,10 @@ func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
 		r.names = append(r.names, o.Name)
 		t, c := fmt.Sprintf("t%d", i), &o.Layout.Columns
 		ref := func(name string) string { return t + "." + sqlitestore.Ident(name) }
+		attributes := sqlitestore.AttributesOf(&o.Layout, ref)
+		if !o.KeepsAttributes() {
+			attributes = s.ifInline(o, ref(c.Payload), attributes)
+		}
 		kind, retries := "NULL", "0"
 		if c.Kind != "" {
 			kind = sqlitestore.TextOf(ref(c.Kind))
@@ -63,7 +67,7 @@ func newLogReader(s *Source, conn *sqlitestore.Conn) *logReader {
 			colSize:       sqlitestore.PayloadSizeOf(ref(c.Payload)),
 			colPayload:    s.ifInline(o, ref(c.Payload), "coalesce("+sqlitestore.PayloadOf(ref(c.Payload))+", '')"),
 			colRetries:    retries,
-			colAttributes: s.ifInline(o, ref(c.Payload), sqlitestore.AttributesOf(&o.Layout, ref)),
+			colAttributes: attributes,
 		} {
 			columns[at] = append(columns[at], fmt.Sprintf("WHEN ?%d THEN %s", i+1, x))
 		}

@@ -134,9 +134,13 @@ type Options struct {
 	Outboxes []store.Outbox
 
 	// Sinks are the possible receivers by name. Routes has the name of the sink of
-	// each outbox.
+	// each outbox without routes, and of each leg.
 	Sinks  map[string]Sink
 	Routes map[string]string
+
+	// Legs, if not nil, returns the names of the legs that get a row of an outbox with routes. A
+	// job names the legs that it sends rows to.
+	Legs func(it *store.Item) []string
 
 	// Log is nil while the relay polls.
 	Log *Log

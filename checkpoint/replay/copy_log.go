@@ -164,11 +164,13 @@ func (c *copier) copyBatch(ctx context.Context, b *capture.Batch) error {
 		it := &b.Items[i]
 		c.rowsRead++
 		c.cursor.Skip++
-		if !c.matches(it) {
-			continue
+		for row := range c.rowsOf(it) {
+			if c.matches(row) {
+				c.page = append(c.page, store.ReplayRow{N: c.Total + int64(len(c.page)) + 1, Item: *row})
+				c.bytes += int64(len(row.Payload))
+			}
 		}
-		c.page = append(c.page, store.ReplayRow{N: c.Total + int64(len(c.page)) + 1, Item: *it})
-		if c.bytes += int64(len(it.Payload)); c.full() {
+		if c.full() {
 			if err := c.flush(ctx); err != nil {
 				return err
 			}

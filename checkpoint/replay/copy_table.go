@@ -63,6 +63,7 @@ func (r *jobRun) eachDelivered(ctx context.Context, take func([]store.Item) erro
 	for _, o := range r.selectedOutboxes() {
 		q := store.DeliveredQuery{Outbox: o.Name, Since: since.Truncate(time.Second), Until: r.spec.Until, IDs: r.spec.IDs, Kinds: r.spec.Kinds, Groups: r.spec.groups()}
 		n, err := view.Delivered(ctx, q, r.limits.pageRows, func(items []store.Item) error {
+			items = r.tableRows(items)
 			var page []store.Item
 			for i := range items {
 				if !isBefore(items[i].Committed, since) && r.spec.Match(&items[i]) {

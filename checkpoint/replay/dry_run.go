@@ -45,12 +45,13 @@ func (c *counter) countAll(ctx context.Context) error {
 	}
 	return c.readLog(ctx, &at, func(ctx context.Context, b *capture.Batch) error {
 		for i := range b.Items {
-			it := b.Items[i]
-			if !c.matches(&it) {
-				continue
+			for row := range c.rowsOf(&b.Items[i]) {
+				if c.matches(row) {
+					c.page = append(c.page, store.ReplayRow{Item: *row})
+					c.page[len(c.page)-1].Payload = nil
+				}
 			}
-			it.Payload = nil
-			if c.page = append(c.page, store.ReplayRow{Item: it}); len(c.page) < c.limit {
+			if len(c.page) < c.limit {
 				continue
 			}
 			if err := c.countPage(ctx); err != nil {

@@ -155,8 +155,13 @@ func (r *jobRun) checkSpec() error {
 	}
 
 	for _, name := range r.spec.Outboxes {
-		if !slices.ContainsFunc(r.Outboxes, func(o store.Outbox) bool { return o.Name == name }) {
+		if !slices.ContainsFunc(store.WithLegs(r.Outboxes), func(o store.Outbox) bool { return o.Name == name }) {
 			return end("outbox %q not found", name)
+		}
+	}
+	for _, o := range r.selectedOutboxes() {
+		if len(o.Routes) > 0 && (len(r.spec.Outboxes) == 0 || slices.Contains(r.spec.Outboxes, o.Name)) {
+			return end("outbox %q has routes; name the route to send to, for example %q", o.Name, store.LegName(o.Name, o.Routes[0].Name))
 		}
 	}
 
@@ -166,11 +171,13 @@ func (r *jobRun) checkSpec() error {
 	return nil
 }
 
-// selectedOutboxes returns the outboxes that the job's spec selects.
+// selectedOutboxes returns the outboxes that the job's spec selects, or of which it selects a leg.
 func (r *jobRun) selectedOutboxes() (list []store.Outbox) {
 	for i := range r.Outboxes {
-		if len(r.spec.Outboxes) == 0 || slices.Contains(r.spec.Outboxes, r.Outboxes[i].Name) {
-			list = append(list, r.Outboxes[i])
+		o := &r.Outboxes[i]
+		selected := func(name string) bool { return len(r.spec.Outboxes) == 0 || slices.Contains(r.spec.Outboxes, name) }
+		if selected(o.Name) || slices.ContainsFunc(o.Legs(), func(leg store.Outbox) bool { return selected(leg.Name) }) {
+			list = append(list, *o)
 		}
 	}
 	return list

@@ -188,6 +188,10 @@ func (p *player) partition(ctx context.Context, rows []store.ReplayRow) (send []
 			continue
 		case wants:
 			row.Payload, row.Attributes = states[i].Payload, states[i].Attributes
+			if p.missesLeg(row) {
+				finish(row, store.ReplaySkipped, "")
+				continue
+			}
 		}
 		send = append(send, *row)
 	}

@@ -88,7 +88,7 @@ func TestCompletion(t *testing.T) {
 	}{
 		{[]string{""}, "bench,checkpoint,completion,config,deadletters,doctor,init,lanes,quickstart,replay,run,status,tap,version"},
 		{[]string{"con"}, "config"},
-		{[]string{"config", ""}, "check,docs,schema"},
+		{[]string{"config", ""}, "check,docs,schema,test"},
 		{[]string{"config", "ch"}, "check"},
 		{[]string{"completion", ""}, "bash,fish,zsh"},
 		{[]string{"lanes", ""}, "list,pause,resume,retry-now,skip"},

@@ -85,9 +85,10 @@ func (c *initCommand) Run(ctx context.Context, p *program) error {
 
 // configCommands is `sluicebox config …`.
 type configCommands struct {
-	Check  checkCommand  `cmd:"" help:"Check the configuration and print it in full, without its secrets."`
-	Schema schemaCommand `cmd:"" help:"Print the JSON Schema of the configuration."`
-	Docs   docsCommand   `cmd:"" help:"Print the reference of all keys and layouts, in Markdown."`
+	Check  checkCommand      `cmd:"" help:"Check the configuration and print it in full, without its secrets."`
+	Test   configTestCommand `cmd:"" help:"Show to which routes and sinks a row would go, and why."`
+	Schema schemaCommand     `cmd:"" help:"Print the JSON Schema of the configuration."`
+	Docs   docsCommand       `cmd:"" help:"Print the reference of all keys and layouts, in Markdown."`
 }
 
 // checkCommand is `sluicebox config check`.

@@ -145,3 +145,38 @@ func TestResultAt(t *testing.T) {
 		t.Errorf("message 1: got %+v", out)
 	}
 }
+
+// One failure of all messages is one of the request. Any other mix is a verdict on each.
+func TestResultOf(t *testing.T) {
+	down, other := sink.Outcome{Class: sink.Unavailable, Detail: "down"}, sink.Outcome{Class: sink.Unavailable, Detail: "other"}
+	ok, bad, unsent := sink.Outcome{Class: sink.Delivered}, sink.Outcome{Class: sink.Rejected}, sink.Outcome{Class: sink.NotSent}
+	sameDetail := func(first, other *sink.Outcome) bool {
+		return other.Class == first.Class && other.Detail == first.Detail
+	}
+	for name, c := range map[string]struct {
+		items []sink.Outcome
+		alike func(first, other *sink.Outcome) bool
+		one   bool
+	}{
+		"one":             {[]sink.Outcome{bad}, sink.SameClass, true},
+		"one class":       {[]sink.Outcome{down, other, unsent}, sink.SameClass, true},
+		"two details":     {[]sink.Outcome{down, other}, sameDetail, false},
+		"one detail":      {[]sink.Outcome{down, down}, sameDetail, true},
+		"not sent":        {[]sink.Outcome{down, unsent}, sameDetail, false},
+		"some delivered":  {[]sink.Outcome{down, ok}, sink.SameClass, false},
+		"all delivered":   {[]sink.Outcome{ok, ok}, sink.SameClass, false},
+		"all rejected":    {[]sink.Outcome{bad, bad}, sink.SameClass, false},
+		"one of each":     {[]sink.Outcome{down, bad}, sink.SameClass, false},
+		"not sent behind": {[]sink.Outcome{bad, unsent}, sink.SameClass, false},
+	} {
+		res := sink.ResultOf(c.items, c.alike)
+		if (res.Items == nil) != c.one {
+			t.Errorf("%s: one outcome %t, want %t", name, res.Items == nil, c.one)
+		}
+		for i := range c.items {
+			if got := res.At(i); got.Class != c.items[i].Class && got.Class != c.items[0].Class {
+				t.Errorf("%s: message %d is %s", name, i, got.Class)
+			}
+		}
+	}
+}

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -9,7 +10,8 @@ import (
 
 // Message is the data of one row that a sink delivers.
 type Message struct {
-	// Outbox is the name of the outbox that has the row. With it an id is unique.
+	// Outbox is the name of the outbox that has the row, or of the leg that delivers it, for
+	// example orders/hooks. With it an id is unique.
 	Outbox string
 
 	// ID is the id of the row. It is the same on every attempt, so receivers can drop
@@ -99,6 +101,11 @@ type Limits struct {
 	// MaxLanes is the maximum number of lanes in a request, 0 for no limit. A destination
 	// that stores a batch atomically, but only for one subject, has 1.
 	MaxLanes int
+
+	// MaxRun is the maximum number of messages of a lane in a request of several lanes, 0 for no
+	// limit. A sink that sends each message after the answer to the one before has a small one,
+	// because the lanes of a request wait for the longest of them.
+	MaxRun int
 }
 
 // Sink delivers messages to one destination. Its methods are safe for concurrent use.
@@ -231,6 +238,11 @@ type Outcome struct {
 	// and is empty if the message was delivered.
 	Detail string
 
+	// Suspect says of an Unavailable message that it may be the cause itself: the destination
+	// failed on it alone, and works otherwise. It counts against the row with proof, and never
+	// without, so that an outage makes no dead letters.
+	Suspect bool
+
 	// Receipt is the answer of the destination to a Delivered message. The relay writes it
 	// into the columns of the row that the outbox names for it; see store.Layout.Record. Most
 	// destinations have none. The names of a sink's receipts never change.
@@ -271,6 +283,23 @@ func (r *Result) At(i int) Outcome {
 		return r.Outcome
 	}
 	return r.Items[i]
+}
+
+// ResultOf returns the result of a request with an outcome for each message. Failures of all
+// messages that are alike are one of the request, and no verdict on any of them.
+func ResultOf(items []Outcome, alike func(first, other *Outcome) bool) Result {
+	first := &items[0]
+	one := len(items) == 1 || (first.Class == Unavailable || first.Class == Misconfigured) &&
+		!slices.ContainsFunc(items, func(other Outcome) bool { return !alike(first, &other) })
+	if one {
+		return Result{Outcome: *first}
+	}
+	return Result{Items: items}
+}
+
+// SameClass is for [ResultOf]: a message that was not sent is like any other.
+func SameClass(first, other *Outcome) bool {
+	return other.Class == first.Class || other.Class == NotSent
 }
 
 // RejectFirst returns the result for n messages whose first can never be sent.

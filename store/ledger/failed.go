@@ -104,7 +104,8 @@ type failedRows struct {
 func newFailedRows(boxes []store.Outbox) *failedRows {
 	f := &failedRows{outboxes: map[string]bool{}, ids: map[string]map[string]struct{}{}}
 	for i := range boxes {
-		if name := boxes[i].Name; !boxes[i].Layout.Stores(store.Failed) {
+		// The FAILED rows of an outbox with routes are those of its legs.
+		if name := boxes[i].Name; len(boxes[i].Routes) == 0 && !boxes[i].Layout.Stores(store.Failed) {
 			f.outboxes[name], f.ids[name] = true, map[string]struct{}{}
 		}
 	}
@@ -256,9 +257,9 @@ func (l *Ledger) orRecorded(read reading, tables AreFailed) AreFailed {
 func (l *Ledger) newlyFailed(outcomes []store.Outcome, results []store.SettleResult) map[store.Ref]*store.Outcome {
 	failed := map[store.Ref]*store.Outcome{}
 	for i := range outcomes {
-		o := &outcomes[i]
+		o := ended(&outcomes[i])
 		switch {
-		case results[i] != store.Written || !l.recordsFailed(o.Outbox):
+		case endResult(&outcomes[i], results[i]) != store.Written || !l.recordsFailed(o.Outbox):
 		case o.Status == store.Failed:
 			failed[o.Ref] = o
 		default:

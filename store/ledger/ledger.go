@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -42,6 +44,7 @@ type Ledger struct {
 	batchRows              int
 	batchBytes             int64
 	failed                 *failedRows
+	legs                   map[string]leg // by name
 
 	mu   sync.Mutex
 	jobs map[string]chan struct{} // replays that a call changes; closed when it ends
@@ -60,9 +63,10 @@ var (
 
 // New returns a ledger. It calls none of the backends.
 func New(cfg Config) *Ledger {
+	boxes := store.WithLegs(cfg.Outboxes)
 	l := &Ledger{
-		outboxes: outboxes.New(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
-		batchRows: cfg.BatchRows, batchBytes: cfg.BatchBytes, failed: newFailedRows(cfg.Outboxes), jobs: map[string]chan struct{}{},
+		outboxes: outboxes.New(boxes), legs: legsOf(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
+		batchRows: cfg.BatchRows, batchBytes: cfg.BatchBytes, failed: newFailedRows(boxes), jobs: map[string]chan struct{}{},
 	}
 	l.areFailed = l.orRecorded(l.getRecords, cfg.AreFailed)
 	return l
@@ -104,14 +108,33 @@ type checkpoint struct {
 	Origin   text      `json:"origin"`
 	Position text      `json:"position"`
 	Seq      store.Seq `json:"seq"`
+	Legs     []legMark `json:"legs,omitempty"` // ordered by name
+}
+
+// legMark is a store.LegMark in a record.
+type legMark struct {
+	Leg      text      `json:"leg"`
+	Position text      `json:"position"`
+	Seq      store.Seq `json:"seq"`
 }
 
 func recordOf(cp store.Checkpoint) checkpoint {
-	return checkpoint{text(cp.Origin), text(cp.Position), cp.Seq}
+	c := checkpoint{Origin: text(cp.Origin), Position: text(cp.Position), Seq: cp.Seq}
+	for _, name := range slices.Sorted(maps.Keys(cp.Legs)) {
+		c.Legs = append(c.Legs, legMark{text(name), text(cp.Legs[name].Position), cp.Legs[name].Seq})
+	}
+	return c
 }
 
 func (c checkpoint) value() store.Checkpoint {
-	return store.Checkpoint{Origin: string(c.Origin), Position: store.Position(c.Position), Seq: c.Seq}
+	cp := store.Checkpoint{Origin: string(c.Origin), Position: store.Position(c.Position), Seq: c.Seq}
+	for _, m := range c.Legs {
+		if cp.Legs == nil {
+			cp.Legs = make(map[string]store.LegMark, len(c.Legs))
+		}
+		cp.Legs[string(m.Leg)] = store.LegMark{Position: store.Position(m.Position), Seq: m.Seq}
+	}
+	return cp
 }
 
 // LoadCheckpoint implements store.Checkpoints.

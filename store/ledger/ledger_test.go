@@ -264,7 +264,7 @@ func TestSpillInBatches(t *testing.T) {
 		after store.Seq
 		want  int
 	}{{34, 1}, {34, 0}, {14, 20}, {0, 14}} {
-		if n, err := r.DeleteSpilledAfter(t.Context(), r.epoch, c.after); n != c.want || err != nil {
+		if n, err := r.DeleteSpilledAfter(t.Context(), r.epoch, store.Checkpoint{Seq: c.after}); n != c.want || err != nil {
 			t.Errorf("after %d: %d rows, %v; want %d", c.after, n, err, c.want)
 		}
 	}

@@ -292,18 +292,31 @@ func (s Store) resolve(ctx context.Context, o *store.Outbox, f *store.DeadLetter
 
 // dropFailed deletes the records of FAILED rows, their content and the blocks that they caused.
 func (s Store) dropFailed(ctx context.Context, epoch store.Epoch, rows []*failedRow) error {
-	return s.records.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error { return s.deleteFailed(ctx, tx, rows) })
+	return s.records.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
+		if err := s.changeLegs(ctx, tx, failedRefs(rows), (*legRow).discarded); err != nil {
+			return err
+		}
+		return s.deleteFailed(ctx, tx, rows)
+	})
+}
+
+func failedRefs(rows []*failedRow) []store.Ref {
+	refs := make([]store.Ref, len(rows))
+	for i, row := range rows {
+		refs[i] = row.ref()
+	}
+	return refs
 }
 
 func (s Store) deleteFailed(ctx context.Context, tx Tx, rows []*failedRow) error {
-	refs, queued := make([]store.Ref, len(rows)), make([]Ref, len(rows))
+	queued := make([]Ref, len(rows))
 	for i, row := range rows {
-		refs[i], queued[i] = row.ref(), row.queued()
+		queued[i] = row.queued()
 	}
 	if _, err := tx.Dequeue(ctx, failedQueue, queued, nil); err != nil {
 		return err
 	}
-	return s.AfterResolve(ctx, tx, refs...)
+	return s.AfterResolve(ctx, tx, failedRefs(rows)...)
 }
 
 // dropSettled deletes the records of rows that were not done because another program settled
@@ -364,6 +377,9 @@ func (s Store) spillFailed(ctx context.Context, epoch store.Epoch, rows []*faile
 			return err
 		}
 		items = inOrder
+		if err := s.changeLegs(ctx, tx, failedRefs(rows), (*legRow).requeued); err != nil {
+			return err
+		}
 		return s.deleteFailed(ctx, tx, rows)
 	})
 	now := time.Now()

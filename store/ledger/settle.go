@@ -11,7 +11,10 @@ import (
 // AfterSettle makes the writes that accompany the outcomes of a call of Settle, in its
 // transaction, after the outcomes were written.
 //
+// If a leg brings an outcome, they are those of the leg; see store.LegEnd.
+//
 //   - It records FAILED rows whose tables cannot store that.
+//   - It records how far the legs of a row are.
 //   - It deletes the spilled copies of settled rows.
 //   - It records the blocks of FAILED rows. A row that becomes FAILED first loses the block that
 //     it caused before. Such a block is left if another program than the relay reset the row.
@@ -21,21 +24,25 @@ func (l *Ledger) AfterSettle(ctx context.Context, tx Tx, outcomes []store.Outcom
 	var copies []Ref
 	var failures []failure
 	for i := range outcomes {
-		o := &outcomes[i]
+		o := ended(&outcomes[i])
 		if results[i].NeedsRetry() {
 			continue
 		}
 		if o.DeletesSpilled() {
 			copies = append(copies, refOf(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq}))
 		}
-		if o.Status == store.Failed && (o.Block != nil || results[i] == store.Written) {
-			failures = append(failures, failure{row: blockKey(o.Ref), outcome: o, written: results[i] == store.Written})
+		written := endResult(&outcomes[i], results[i]) == store.Written
+		if o.Status == store.Failed && (o.Block != nil || written) {
+			failures = append(failures, failure{row: blockKey(o.Ref), outcome: o, written: written})
 		}
 	}
 	if len(failures) > 0 { // first, because a standalone server undoes nothing
 		if err := l.recordFailed(ctx, tx, outcomes, results); err != nil {
 			return err
 		}
+	}
+	if err := recordLegs(ctx, tx, outcomes, results); err != nil {
+		return err
 	}
 	if len(copies) > 0 {
 		if _, err := tx.Dequeue(ctx, SpilledQueue, copies, nil); err != nil {

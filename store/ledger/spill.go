@@ -14,6 +14,11 @@ import (
 // ErrNotLeader. The next leader finds those rows, because nothing is written after the
 // change of leader.
 func (l *Ledger) Spill(ctx context.Context, epoch store.Epoch, items []store.Item) error {
+	return l.spillRows(ctx, epoch, items, func(context.Context, Tx, int, int) error { return nil })
+}
+
+// spillRows spills rows. Each transaction also runs with, for the n items from an index on.
+func (l *Ledger) spillRows(ctx context.Context, epoch store.Epoch, items []store.Item, with func(ctx context.Context, tx Tx, from, n int) error) error {
 	for i := range items {
 		it := &items[i]
 		_, err := l.outboxes.Find(it.Outbox)
@@ -25,16 +30,19 @@ func (l *Ledger) Spill(ctx context.Context, epoch store.Epoch, items []store.Ite
 		}
 	}
 
-	for rows := l.rowsToSpill(items); len(rows) > 0; {
-		batch := rows[:l.batchLen(rows)]
-		rows = rows[len(batch):]
+	rows := l.rowsToSpill(items)
+	for from := 0; from < len(rows); {
+		n := l.batchLen(rows[from:])
 		err := l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
-			_, err := tx.Enqueue(ctx, SpilledQueue, batch)
-			return err
+			if _, err := tx.Enqueue(ctx, SpilledQueue, rows[from:from+n]); err != nil {
+				return err
+			}
+			return with(ctx, tx, from, n)
 		})
 		if err != nil {
 			return fmt.Errorf("spill rows: %w", err)
 		}
+		from += n
 	}
 	return nil
 }
@@ -89,16 +97,30 @@ func refOf(row store.SpilledRef) Ref { return Ref{Ref: row.Ref, N: int64(row.Seq
 
 // DeleteSpilledAfter implements store.SpillStore, in transactions of a bounded size, each of
 // them durable. It may return an error after some were committed.
-func (l *Ledger) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after store.Seq) (int, error) {
-	q := Scan{Queue: SpilledQueue, Outboxes: l.outboxes.Names(), After: int64(after), Limit: l.batchRows}
-	for total := 0; ; {
+func (l *Ledger) DeleteSpilledAfter(ctx context.Context, epoch store.Epoch, after store.Checkpoint) (int, error) {
+	total, q := 0, Scan{Queue: SpilledQueue, After: int64(after.Seq), Limit: l.batchRows}
+	for _, name := range l.outboxes.Names() {
+		if _, is := l.legs[name]; !is {
+			q.Outboxes = append(q.Outboxes, name)
+			continue
+		}
+		seq := after.Seq
+		if mark, has := after.Legs[name]; has {
+			seq = mark.Seq
+		}
+		n, err := l.deleteLegAfter(ctx, epoch, name, seq)
+		if total += n; err != nil {
+			return total, fmt.Errorf("delete spilled rows of %s after seq %d: %w", name, seq, err)
+		}
+	}
+	for {
 		n, last := 0, int64(0)
 		err := l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) (err error) {
 			n, last, err = tx.Clear(ctx, q)
 			return err
 		})
 		if err != nil {
-			return total, fmt.Errorf("delete spilled rows after seq %d: %w", after, err)
+			return total, fmt.Errorf("delete spilled rows after seq %d: %w", after.Seq, err)
 		}
 		if n == 0 {
 			return total, nil

@@ -73,7 +73,10 @@ func (s Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.O
 	if err != nil {
 		return nil, err
 	}
-	records := func(o store.Outcome) bool { return o.Status == store.Failed && s.recordsFailed(o.Outbox) }
+	records := func(o store.Outcome) bool {
+		e := ended(&o)
+		return e.Status == store.Failed && s.recordsFailed(e.Outbox)
+	}
 	if failed == nil && !slices.ContainsFunc(outcomes, records) {
 		return s.Tables.Settle(ctx, epoch, outcomes)
 	}

@@ -78,7 +78,7 @@ func (c *settling) singles(on *conn) (all []singleUpdate) {
 	c.conn = on
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
-		if l := &c.outboxes.Lookup(o.Outbox).Layout; l.State == store.StateNone || l.DeleteDelivered || o.SpilledSeq != 0 || o.Block != nil || !isSingle(o.ID) {
+		if l := &c.outboxes.Lookup(o.Outbox).Layout; l.State == store.StateNone || l.DeleteDelivered || o.ChangesRecords() || !isSingle(o.ID) {
 			return nil
 		}
 	}

@@ -200,7 +200,7 @@ func (r *reading) projection() bson.D {
 	c, size := &r.table.Layout.Columns, r.table.size()
 	payload := expr("$cond", expr("$lte", size, r.query.MaxInlinePayload()), "$"+c.Payload, "$$REMOVE")
 	fields := append(document.HeadFields(&r.table.Layout), r.table.Layout.OrderBy...)
-	if !r.query.NoPayload {
+	if !r.query.NoPayload || r.table.KeepsAttributes() {
 		fields = append(fields, document.AttributeFields(&r.table.Layout)...)
 	}
 	return append(project(fields...), bson.E{Key: sizeField, Value: size}, bson.E{Key: payloadField, Value: payload})
@@ -261,13 +261,15 @@ func (r *reading) addWaiting(ctx context.Context, it store.Item) error {
 // spilledIDs returns the ids of the outbox's spilled rows, or of those that match. It reads
 // only the index.
 func (r *reading) spilledIDs(ctx context.Context, match ...bson.E) (idSet, error) {
-	filter := append((&reader{relay: r.store.name}).outboxFilter(ledger.SpilledQueue, r.table.Name), match...)
 	opts, ids := options.Find().SetProjection(project("id")).SetHint(rowIndex), idSet{}
-	for doc, err := range find(ctx, viewTimeout, r.conn.ownCollection(ownQueue), filter, opts) {
-		if err != nil {
-			return nil, err
+	for _, name := range r.table.SpilledAs() {
+		filter := append((&reader{relay: r.store.name}).outboxFilter(ledger.SpilledQueue, name), match...)
+		for doc, err := range find(ctx, viewTimeout, r.conn.ownCollection(ownQueue), filter, opts) {
+			if err != nil {
+				return nil, err
+			}
+			ids[hashID(doc.Lookup("id").StringValue())] = struct{}{}
 		}
-		ids[hashID(doc.Lookup("id").StringValue())] = struct{}{}
 	}
 	return ids, nil
 }

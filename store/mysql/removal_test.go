@@ -48,7 +48,7 @@ func TestRemovalLocksNoOtherRow(t *testing.T) {
 						t.Errorf("%d of %d rows, after %s: %v", len(some), rows, time.Since(started), err)
 					}
 				}
-				if n, err := st.DeleteSpilledAfter(ctx, epoch, 5000); n != 0 || err != nil {
+				if n, err := st.DeleteSpilledAfter(ctx, epoch, store.Checkpoint{Seq: 5000}); n != 0 || err != nil {
 					t.Errorf("%d rows behind the others: %d, %v", rows, n, err)
 				}
 				cancel()

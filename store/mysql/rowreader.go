@@ -58,6 +58,9 @@ func (r *rowReader) addContent(within func(content string) string) {
 	list := r.table.Layout.Attributes
 	r.attributes, r.readsContent = make([]sql.RawBytes, len(list)), true
 	r.add(within(r.table.payload()), &r.payload)
+	if r.table.KeepsAttributes() {
+		within = func(content string) string { return content }
+	}
 	for i := range list {
 		r.add(within(r.table.MustColumn(list[i].Column).textOf()), &r.attributes[i])
 	}

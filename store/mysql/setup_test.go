@@ -219,7 +219,7 @@ func TestScriptAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		servers.ExecMySQL(t, url, strings.Split(strings.TrimSpace(r.store.Script()), ";\n")...)
-		if got, err := r.store.LoadCheckpoint(ctx(t)); got != want || err != nil {
+		if got, err := r.store.LoadCheckpoint(ctx(t)); !got.Equal(want) || err != nil {
 			t.Errorf("checkpoint: got %+v, %v", got, err)
 		}
 		if n := ask[int](t, r.db, "SELECT COUNT(*) FROM sluicebox_spilled"); n != 1 {

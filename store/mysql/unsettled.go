@@ -110,8 +110,11 @@ func (r *reading) window(ctx context.Context, c *conn, from, n int, to *views.Pa
 			return err
 		}
 		it := row.item()
-		if it.PayloadSize <= most {
+		switch {
+		case it.PayloadSize <= most:
 			it.Payload, it.Attributes = row.content()
+		case r.table.KeepsAttributes():
+			_, it.Attributes = row.content()
 		}
 		if r.excluded != nil && r.excluded(&it) {
 			return nil
@@ -144,9 +147,11 @@ func (r *reading) text(s *statement, row *rowReader) string {
 		text += "\n  AND " + t.laneBytes(s) + " NOT IN " + s.list("?", lanes)
 	}
 
-	if r.hasSpilledTable {
-		text += "\n  AND NOT EXISTS (SELECT 1 FROM " + string(spilledRows) + " AS p FORCE INDEX (" + string(spilledRows) + "_id) WHERE p.name = " + s.arg(r.relay) +
-			" AND p.outbox = " + s.arg(t.Name) + " AND p.id = " + t.id().bytesOf() + ")"
+	for _, name := range t.SpilledAs() {
+		if r.hasSpilledTable {
+			text += "\n  AND NOT EXISTS (SELECT 1 FROM " + string(spilledRows) + " AS p FORCE INDEX (" + string(spilledRows) + "_id) WHERE p.name = " + s.arg(r.relay) +
+				" AND p.outbox = " + s.arg(name) + " AND p.id = " + t.id().bytesOf() + ")"
+		}
 	}
 	return text + "\nORDER BY " + t.order()
 }

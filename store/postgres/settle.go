@@ -22,7 +22,7 @@ import (
 const maxSettleTries = 5
 
 // Settle implements store.Settler. It takes one round trip and one transaction unless an
-// outcome matches no row, is FAILED or deletes a spilled row. NUL bytes and invalid UTF-8
+// outcome matches no row, is FAILED or changes records. NUL bytes and invalid UTF-8
 // are removed from error texts, which are cut to 2000 characters or to the column's limit.
 // Times are truncated to microseconds.
 func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
@@ -169,9 +169,7 @@ func (c *settling) settleSkippingLocked(ctx context.Context, todo []int) error {
 // durable reports whether the call must be durable when it returns. No other call writes
 // more than the outcomes.
 func (c *settling) durable() bool {
-	return slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool {
-		return o.Status == store.Failed || o.DeletesSpilled()
-	})
+	return slices.ContainsFunc(c.outcomes, func(o store.Outcome) bool { return o.ChangesRecords() })
 }
 
 // after writes what accompanies the outcomes, once all of them have their result.

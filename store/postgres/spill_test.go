@@ -61,7 +61,7 @@ func TestSpilledRowsOfAnotherRelay(t *testing.T) {
 		lanes := 0
 		err = other.SpilledLanes(ctx(t), func(store.SpilledLane) { lanes++ })
 		lists, err2 := other.ReadSpilled(ctx(t), []store.SpilledRange{laneOf(it)}, 9)
-		n, err3 := other.DeleteSpilledAfter(ctx(t), epoch, 0)
+		n, err3 := other.DeleteSpilledAfter(ctx(t), epoch, store.Checkpoint{Seq: 0})
 		err4 := other.DeleteSpilled(ctx(t), epoch, []store.SpilledRef{{Ref: it.Ref, Seq: it.Seq}})
 		_, err5 := other.Settle(ctx(t), epoch, []store.Outcome{spilledOutcome("1", store.Completed, 7)})
 		if err := errors.Join(err, err2, err3, err4, err5); err != nil || lanes != 0 || len(lists[0]) != 0 || n != 0 {
@@ -180,7 +180,7 @@ func TestSpillWaitsForEpoch(t *testing.T) {
 		for what, call := range map[string]func() error{
 			"spill":            func() error { return r.store.Spill(c, r.epoch, []store.Item{spilledRow("2", 2)}) },
 			"delete":           func() error { return r.store.DeleteSpilled(c, r.epoch, []store.SpilledRef{{Ref: first.Ref, Seq: 1}}) },
-			"delete after seq": func() error { _, err := r.store.DeleteSpilledAfter(c, r.epoch, 0); return err },
+			"delete after seq": func() error { _, err := r.store.DeleteSpilledAfter(c, r.epoch, store.Checkpoint{Seq: 0}); return err },
 		} {
 			lead := r.begin(t, raiseEpoch)
 			wait := rigs.Async(func() (int, error) { return 0, call() })
@@ -278,7 +278,7 @@ func TestDeleteManySpilledRows(t *testing.T) {
 		r.spill(t, spilledRow("1", 1))
 		r.exec(t, fillSpilled, 50_000, 100)
 		started := time.Now()
-		if n, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 1); err != nil || n != 50_000 {
+		if n, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, store.Checkpoint{Seq: 1}); err != nil || n != 50_000 {
 			t.Errorf("deleted %d rows, error %v", n, err)
 		}
 		t.Logf("50000 rows deleted in %s", time.Since(started))
@@ -327,7 +327,7 @@ func TestSpillSurvivesCrash(t *testing.T) {
 			if got := r.status(t, "2"); got != "COMPLETED" {
 				t.Errorf("the row no longer spilled: got %s", got)
 			}
-			if n, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 3); err != nil || n != 1 {
+			if n, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, store.Checkpoint{Seq: 3}); err != nil || n != 1 {
 				t.Fatal(n, err)
 			}
 			crash("delete after seq", "3")

@@ -22,8 +22,9 @@ type table struct {
 	partitioned bool
 
 	claim [2]*query // the second skips locked rows
-	// claimOne, claimMany and completeMany are the hot path.
-	claimOne, claimMany, completeMany *query
+	check *query
+	// claimOne, claimMany, checkMany and completeMany are the hot path.
+	claimOne, claimMany, checkMany, completeMany *query
 
 	rowStates *query
 	// write is indexed by the status written; the second of each skips locked rows.

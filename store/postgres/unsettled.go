@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -108,19 +109,25 @@ func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) 
 const readSpilledIDs = `SELECT p.id FROM sluicebox.queue p WHERE p.queue = '' AND p.name COLLATE "POSIX" = $1 AND p.outbox COLLATE "POSIX" = $2
 ORDER BY substr(p.id, 1, 512) LIMIT $3`
 
-// spilledIDs returns the ids of the outbox's spilled rows, at most maxHashedIDs + 1.
+// spilledIDs returns the ids of the outbox's spilled rows, more than maxHashedIDs if there are
+// more, but not all of them then.
 // Before the relay's tables are installed there are none.
-func (v *view) spilledIDs(ctx context.Context, t *table) ([][]byte, error) {
+func (v *view) spilledIDs(ctx context.Context, t *table) (ids [][]byte, err error) {
 	var exists bool
-	err := v.conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('sluicebox.queue') IS NOT NULL").Scan(&exists)
+	err = v.conn.QueryRow(ctx, "SELECT pg_catalog.to_regclass('sluicebox.queue') IS NOT NULL").Scan(&exists)
 	if err != nil || !exists {
 		return nil, err
 	}
-	rows, err := v.conn.Query(ctx, readSpilledIDs, v.name, t.Name, maxHashedIDs+1)
-	if err != nil {
-		return nil, err
+	for _, name := range t.SpilledAs() {
+		rows, err := v.conn.Query(ctx, readSpilledIDs, v.name, name, maxHashedIDs+1)
+		if err != nil {
+			return nil, err
+		}
+		if ids, err = pgx.AppendRows(ids, rows, pgx.RowTo[[]byte]); err != nil || len(ids) > maxHashedIDs {
+			return ids, err
+		}
 	}
-	return pgx.CollectRows(rows, pgx.RowTo[[]byte])
+	return ids, nil
 }
 
 // notSpilled is the additional condition that a row o is not spilled. Ids are compared as
@@ -135,8 +142,16 @@ func (v *view) notSpilled(t *table, b *builder, spilled [][]byte) string {
 	case len(spilled) <= maxHashedIDs:
 		return " AND " + id + " NOT IN (SELECT p.id FROM unnest(" + b.bind("spilled", "bytea[]", spilled) + ") AS p(id))"
 	}
-	return ` AND NOT EXISTS (SELECT FROM sluicebox.queue p WHERE p.queue = '' AND p.name COLLATE "POSIX" = ` + b.bind("name", "text", v.name) +
-		` AND p.outbox COLLATE "POSIX" = ` + b.bind("outbox", "text", t.Name) + " AND substr(p.id, 1, 512) = substr(" + id + ", 1, 512) AND p.id = " + id + " OFFSET 0)"
+	condition := ""
+	for i, name := range t.SpilledAs() {
+		outbox := "outbox"
+		if i > 0 {
+			outbox += strconv.Itoa(i)
+		}
+		condition += ` AND NOT EXISTS (SELECT FROM sluicebox.queue p WHERE p.queue = '' AND p.name COLLATE "POSIX" = ` + b.bind("name", "text", v.name) +
+			` AND p.outbox COLLATE "POSIX" = ` + b.bind(outbox, "text", name) + " AND substr(p.id, 1, 512) = substr(" + id + ", 1, 512) AND p.id = " + id + " OFFSET 0)"
+	}
+	return condition
 }
 
 // scanItem reads a row of unsettledQuery.
@@ -189,8 +204,11 @@ func unsettledQuery(t *table, b *builder, q *store.UnsettledQuery, where string,
 	id, size := t.MustColumn(c.ID), t.payloadSize()
 	within := "CASE WHEN " + size + " <= " + b.bind("inline", "integer", q.MaxInlinePayload()) + " THEN "
 	payload, attributes := within+t.payload()+" END", t.attributes()
+	if attributes != "" && !t.KeepsAttributes() {
+		attributes = within + attributes + " END"
+	}
 	if attributes != "" {
-		attributes = ", " + within + attributes + " END"
+		attributes = ", " + attributes
 	}
 	lines := []string{
 		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount() + attributes,

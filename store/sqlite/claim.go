@@ -89,7 +89,8 @@ func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAns
 // claimKey claims the row with the id v.key.
 func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v *values) (store.ClaimAnswer, error) {
 	writes := t.Layout.WritesClaims()
-	if c.takeover == 0 && writes {
+	checks := writes && row.CheckOnly && c.takeover == 0
+	if c.takeover == 0 && writes && !checks {
 		// Most rows are not held: one statement claims them.
 		if answer, err := c.update(ctx, t, v); err != nil || answer.Result == store.Claimed {
 			return answer, err
@@ -105,14 +106,15 @@ func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v 
 		case !held.IsZero():
 			answer.Result, answer.Until = store.Held, held
 		default:
-			answer = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Unwritten: !writes}
+			free := checks && retries == 0 && found[4] == int64(1)
+			answer = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Unwritten: free || !writes}
 		}
 		return StopIteration()
 	})
 	if err != nil || answer.Result != store.Claimed {
 		return answer, err
 	}
-	if !writes {
+	if answer.Unwritten {
 		return answer, c.readPayload(ctx, t, v, &answer)
 	}
 	if answer, err = c.update(ctx, t, v); err == nil && answer.Result != store.Claimed {
@@ -199,7 +201,8 @@ func claimQuery(t *table) *query {
 }
 
 // readRowQuery builds the statement that reads a row. Its columns: whether the row is
-// unsettled, its retry count, whether it is pending, the time of its claim.
+// unsettled, its retry count, whether it is pending, the time of its claim, whether it shows no
+// claim.
 func readRowQuery(t *table) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
@@ -207,9 +210,13 @@ func readRowQuery(t *table) *query {
 	if c.Claimed != "" && t.Layout.State != store.StateNone {
 		claimed = "+" + Ident(c.Claimed) // the plus prevents the driver from parsing it as a time
 	}
-	sql := "SELECT " + t.state(b).Unsettled() + " IS TRUE AS open, " + t.retryCount() + ", " + t.state(b).Pending() + " IS TRUE, " + claimed +
+	sql := "SELECT " + t.state(b).Unsettled() + " IS TRUE AS open, " + t.retryCount() + ", " + t.state(b).Pending() + " IS TRUE, " + claimed
+	if t.Layout.WritesClaims() {
+		sql += ", " + t.state(b).Free() + " IS TRUE"
+	}
+	sql +=
 		"\nFROM " + TableName(t.Outbox) + " WHERE " + Ident(c.ID) + " = " + b.key() +
-		"\nORDER BY open DESC LIMIT 1"
+			"\nORDER BY open DESC LIMIT 1"
 	return &query{sql, b.params}
 }
 

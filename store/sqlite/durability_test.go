@@ -49,7 +49,10 @@ func TestDurability(t *testing.T) {
 		{"Requeue", func() error { _, err := r.store.Requeue(ctx(t), r.epoch, filter, 1); return err }},
 		{"Discard", func() error { _, err := r.store.Discard(ctx(t), r.epoch, filter, 1); return err }},
 		{"Spill", func() error { return r.store.Spill(ctx(t), r.epoch, r.manySpillItems(1000, 3)) }},
-		{"DeleteSpilledAfter", func() error { _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 0); return err }},
+		{"DeleteSpilledAfter", func() error {
+			_, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, store.Checkpoint{Seq: 0})
+			return err
+		}},
 		{"COMPLETED of a spilled row", func() error { r.settle(t, spilled(store.Completed)); return nil }},
 	} {
 		r.claim(t, row("1"))

@@ -24,7 +24,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		if _, err := s.outboxes.FindValid(o.Outbox, o); err != nil {
 			return nil, fmt.Errorf("settle: %w", err)
 		}
-		if o.Status == store.Failed || o.DeletesSpilled() {
+		if o.ChangesRecords() {
 			durability = Full
 		}
 	}

@@ -136,7 +136,7 @@ func TestRelaysSpillSeparately(t *testing.T) {
 	o := outcome("1", store.Completed)
 	o.SpilledSeq = one.Seq
 	r.settle(t, o)
-	if n, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, 0); err != nil || n != 1 {
+	if n, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, store.Checkpoint{Seq: 0}); err != nil || n != 1 {
 		t.Errorf("%d rows were forgotten, %v", n, err)
 	}
 	check(r, nil, []string{"2", "3"})
@@ -162,7 +162,10 @@ func TestSpillErrors(t *testing.T) {
 		`read spilled rows: no outbox "nowhere"`:   from,
 		"spill rows: not the leader":               r.store.Spill(ctx(t), r.epoch-1, []store.Item{fine}),
 		"delete spilled rows: not the leader":      r.store.DeleteSpilled(ctx(t), r.epoch-1, []store.SpilledRef{{Ref: fine.Ref, Seq: fine.Seq}}),
-		"after seq 0: not the leader":              func() error { _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch-1, 0); return err }(),
+		"after seq 0: not the leader": func() error {
+			_, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch-1, store.Checkpoint{Seq: 0})
+			return err
+		}(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%v, want %q", err, part)
@@ -317,7 +320,7 @@ func TestDeleteSpilledAfter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := c.st.DeleteSpilledAfter(ctx(t), epoch, c.after); err != nil || got != c.want {
+		if got, err := c.st.DeleteSpilledAfter(ctx(t), epoch, store.Checkpoint{Seq: c.after}); err != nil || got != c.want {
 			t.Errorf("behind %d: %d rows, %v, want %d", c.after, got, err, c.want)
 		}
 		if left := ask[int](t, r.db, "SELECT count(*) FROM sluicebox_spilled WHERE name = 'rig' AND seq <= ?", int64(c.after)); left != int(c.after-items[0].Seq)+1 && c.after != 0 {
@@ -362,7 +365,7 @@ func TestSpilledLookupUsesIndex(t *testing.T) {
 	quick("Settle", func() error { r.settle(t, outcomes...); return nil })
 	quick("DeleteSpilledAfter", func() error {
 		for after := 100_000; after > 99_900; after-- {
-			if _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, store.Seq(after)); err != nil {
+			if _, err := r.store.DeleteSpilledAfter(ctx(t), r.epoch, store.Checkpoint{Seq: store.Seq(after)}); err != nil {
 				return err
 			}
 		}

@@ -106,15 +106,21 @@ func unsettledQuery(t *table, q *store.UnsettledQuery, relay string, excluded []
 	within := func(content string) string {
 		return "CASE WHEN " + size + " <= " + b.bind(q.MaxInlinePayload()) + " THEN " + content + " END"
 	}
+	payload, attributes := within(t.payload()), t.attributes()
+	if !t.KeepsAttributes() {
+		attributes = within(attributes)
+	}
 	sql := "SELECT " + strings.Join([]string{
-		id, optional(c.Kind), t.group(), within(t.payload()), size, t.retryCount(), within(t.attributes()),
+		id, optional(c.Kind), t.group(), payload, size, t.retryCount(), attributes,
 	}, ", ") + "\nFROM " + TableName(t.Outbox) +
 		"\nWHERE " + t.state(b).Unsettled() +
 		// A row without an id must not be skipped silently.
 		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.bind(jsonArray(q.ExcludeIDs)) + ")))"
-	if relay != "" {
-		sql += "\n  AND NOT EXISTS (SELECT 1 FROM sluicebox_queue AS spilled INDEXED BY sluicebox_queue_id WHERE spilled.queue = '' AND spilled.name = " +
-			b.bind(relay) + " AND spilled.outbox = " + b.bind(t.Name) + " AND spilled.id = " + id + ")"
+	for _, name := range t.SpilledAs() {
+		if relay != "" {
+			sql += "\n  AND NOT EXISTS (SELECT 1 FROM sluicebox_queue AS spilled INDEXED BY sluicebox_queue_id WHERE spilled.queue = '' AND spilled.name = " +
+				b.bind(relay) + " AND spilled.outbox = " + b.bind(name) + " AND spilled.id = " + id + ")"
+		}
 	}
 	if len(excluded) > 0 {
 		sql += "\n  AND " + t.excludeLanes(b, excluded)

@@ -137,6 +137,9 @@ func (s *suite) testCheckpoint(t *testing.T) {
 
 	for _, want := range []store.Checkpoint{
 		{Origin: "server-1/3", Position: "0/16B3748", Seq: store.NewSeq(b.epoch, 12)},
+		{Position: "7", Seq: 7, Legs: map[string]store.LegMark{
+			"events/bus": {Position: "9 '\"\\", Seq: store.NewSeq(b.epoch, 9)}, "events/ünï": {Position: "7", Seq: 1 << 62},
+		}},
 		{Origin: "", Position: "", Seq: 0},
 		{Origin: "ünïcode '\"\\", Position: "uuid:1-77,other:1-3", Seq: store.NewSeq(1<<22, 1<<39)},
 	} {
@@ -144,7 +147,7 @@ func (s *suite) testCheckpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := b.open(t, 0).LoadCheckpoint(b.ctx(t))
-		if err != nil || got != want {
+		if err != nil || !got.Equal(want) {
 			t.Fatalf("saved %+v, loaded %+v, %v", want, got, err)
 		}
 	}

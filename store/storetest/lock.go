@@ -156,7 +156,7 @@ func (b *bench) everyWrite(t *testing.T, st Store, epoch store.Epoch) map[string
 		"release":              st.Release(ctx, epoch, paused().Lane, store.Paused),
 		"spill":                st.Spill(ctx, epoch, []store.Item{it}),
 		"delete spilled":       st.DeleteSpilled(ctx, epoch, []store.SpilledRef{spilledRef(&it)}),
-		"delete after":         second(st.DeleteSpilledAfter(ctx, epoch, 0)),
+		"delete after":         second(st.DeleteSpilledAfter(ctx, epoch, store.Checkpoint{Seq: 0})),
 	}
 	if b.stateful() {
 		f := store.DeadLetterFilter{Outbox: "a"}

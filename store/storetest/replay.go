@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -149,10 +150,10 @@ func (s *suite) testReplayFence(t *testing.T) {
 		}
 	}
 
-	if after := b.jobOf(t, r, "job"); after != before {
+	if after := b.jobOf(t, r, "job"); !reflect.DeepEqual(after, before) {
 		t.Errorf("the replay was %+v and is %+v", before, after)
 	}
-	if after, err := r.Savepoints(b.ctx(t)); err != nil || !slices.Equal(after, named) {
+	if after, err := r.Savepoints(b.ctx(t)); err != nil || !reflect.DeepEqual(after, named) {
 		t.Errorf("the checkpoints were %+v and are %+v, %v", named, after, err)
 	}
 

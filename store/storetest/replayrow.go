@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -136,7 +137,7 @@ func (s *suite) testCopyRefused(t *testing.T) {
 	}
 
 	b.wantReplayRows(t, "after what was refused", "job", key)
-	if after := b.jobOf(t, r, "job"); after != before {
+	if after := b.jobOf(t, r, "job"); !reflect.DeepEqual(after, before) {
 		t.Errorf("the replay was %+v and is %+v", before, after)
 	}
 
@@ -308,7 +309,7 @@ func (s *suite) testReplayAndSpill(t *testing.T) {
 				t.Errorf("%s: %q are unsettled and not spilled", what, got)
 			}
 		}
-		if after := [3]RowContent{b.read(t, "a", "1"), b.read(t, "a", "2"), b.read(t, "a", "3")}; after != before {
+		if after := [3]RowContent{b.read(t, "a", "1"), b.read(t, "a", "2"), b.read(t, "a", "3")}; !reflect.DeepEqual(after, before) {
 			t.Errorf("%s: the rows were %+v and are %+v", what, before, after)
 		}
 	}

@@ -37,7 +37,7 @@ func (b *bench) deleteSpilled(t *testing.T, rows ...store.SpilledRef) {
 
 func (b *bench) deleteSpilledAfter(t *testing.T, after store.Seq, want int) {
 	t.Helper()
-	n, err := b.store.DeleteSpilledAfter(b.ctx(t), b.epoch, after)
+	n, err := b.store.DeleteSpilledAfter(b.ctx(t), b.epoch, store.Checkpoint{Seq: after})
 	if err != nil || n != want {
 		t.Fatalf("%d rows behind %d are deleted, %v; want %d", n, after, err, want)
 	}
@@ -223,7 +223,7 @@ func (s *suite) testSpillRefused(t *testing.T) {
 	for what, err := range map[string]error{
 		"spill": b.store.Spill(b.ctx(t), b.epoch, []store.Item{good}), "delete spilled": b.store.DeleteSpilled(b.ctx(t), b.epoch, []store.SpilledRef{spilledRef(&good)}),
 		"read": second(b.store.ReadSpilled(b.ctx(t), []store.SpilledRange{spilledAfter(key, 0)}, 1)), "lanes": b.store.SpilledLanes(b.ctx(t), func(store.SpilledLane) {}),
-		"delete after": second(b.store.DeleteSpilledAfter(b.ctx(t), b.epoch, 0)),
+		"delete after": second(b.store.DeleteSpilledAfter(b.ctx(t), b.epoch, store.Checkpoint{Seq: 0})),
 	} {
 		if err == nil || errors.Is(err, store.ErrNotLeader) {
 			t.Errorf("%s on a closed store: %v", what, err)
@@ -250,8 +250,8 @@ func (s *suite) testSpillFence(t *testing.T) {
 			"spill again":            b.store.Spill(b.ctx(t), epoch, []store.Item{first}),
 			"delete spilled":         b.store.DeleteSpilled(b.ctx(t), epoch, []store.SpilledRef{spilledRef(&first)}),
 			"delete nothing spilled": b.store.DeleteSpilled(b.ctx(t), epoch, []store.SpilledRef{spilledRef(&absent)}),
-			"delete after":           second(b.store.DeleteSpilledAfter(b.ctx(t), epoch, 0)),
-			"delete nothing after":   second(b.store.DeleteSpilledAfter(b.ctx(t), epoch, 100)),
+			"delete after":           second(b.store.DeleteSpilledAfter(b.ctx(t), epoch, store.Checkpoint{Seq: 0})),
+			"delete nothing after":   second(b.store.DeleteSpilledAfter(b.ctx(t), epoch, store.Checkpoint{Seq: 100})),
 			"settle":                 second(b.store.Settle(b.ctx(t), epoch, []store.Outcome{done})),
 		} {
 			if !errors.Is(err, store.ErrNotLeader) {
@@ -314,7 +314,7 @@ func (s *suite) testDeleteSpilledAfter(t *testing.T) {
 
 	one := b.db.Store(t, Config{Outboxes: b.boxes[1:]})
 	defer one.Close()
-	if n, err := one.DeleteSpilledAfter(b.ctx(t), b.lead(t, one), a[2].Seq); err != nil || n != 6 {
+	if n, err := one.DeleteSpilledAfter(b.ctx(t), b.lead(t, one), store.Checkpoint{Seq: a[2].Seq}); err != nil || n != 6 {
 		t.Errorf("with one outbox %d rows are deleted, %v", n, err)
 	}
 
@@ -409,5 +409,70 @@ func (s *suite) testSpillOddIDs(t *testing.T) {
 	for i := range items {
 		b.deleteSpilled(t, spilledRef(&items[i]))
 		b.wantLane(t, "one deleted", key, items[i+1:]...)
+	}
+}
+
+// testSettleLeg: with an outcome that a leg brings, the row, the copy of the leg, its hold and the
+// row's record change at once.
+func (s *suite) testSettleLeg(t *testing.T) {
+	b := s.start(t, 0)
+	b.insert(t, "a", row("1"), row("2"), row("3"), row("4"))
+	st := b.routed(t)
+	b.store = st
+	b.take(t, "a", "1", "2", "3", "4")
+	key := lane("a/hooks", "EVENT", store.GroupOf("g"))
+	var items []store.Item
+	var records []store.LegRow
+	for i, id := range []string{"1", "2", "3", "4"} {
+		items = append(items, capturedRow(key, id, store.Seq(i+1)))
+		records = append(records, store.LegRow{Ref: ref("a", id), Matched: []string{"bus", "hooks"}, Done: []string{"bus"}, Spilled: []string{"hooks"}})
+	}
+	if err := st.SpillLegs(b.ctx(t), b.epoch, items, records); err != nil {
+		t.Fatal(err)
+	}
+	bring := func(i int, status store.Status, record *store.LegRow) store.Outcome {
+		o := store.Outcome{Ref: ref("a", items[i].ID), Status: status, At: now()}
+		leg := store.Outcome{Ref: items[i].Ref, Status: status, SpilledSeq: items[i].Seq, At: o.At}
+		if status == store.Failed {
+			o.Error = "route hooks: no"
+			leg.Error, leg.Row, leg.Block = "no", &items[i], &store.Hold{Lane: key, Since: o.At}
+		}
+		o.Leg = &store.LegEnd{Outcome: leg, Of: o.Ref, Record: record}
+		return o
+	}
+	failed := records[1]
+	failed.Spilled, failed.Failed = nil, []string{"hooks"}
+	_, err := st.Settle(b.ctx(t), b.epoch-1, []store.Outcome{bring(0, store.Completed, nil)})
+	if !errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("an old epoch: %v", err)
+	}
+	wantCopies := func(what string, want ...string) {
+		t.Helper()
+		if got := ids(b.readSpilled(t, st, 100, spilledAfter(key, 0))[0]); !slices.Equal(got, want) {
+			t.Errorf("%s: copies of %q, want %q", what, got, want)
+		}
+	}
+	wantCopies("after an old epoch", "1", "2", "3", "4")
+	alone := bring(2, store.Completed, nil)
+	alone.Leg.Outcome.SpilledSeq = 0
+	for _, o := range []store.Outcome{bring(0, store.Completed, nil), bring(1, store.Failed, &failed), alone} {
+		for range 2 { // the answer was lost
+			if r := b.settle(t, o)[0]; r.NeedsRetry() {
+				t.Errorf("row %s: %d", o.ID, r)
+			}
+		}
+	}
+	wantCopies("settled", "3", "4")
+	got, err := st.LegRows(b.ctx(t), []store.Ref{ref("a", "1"), ref("a", "2"), ref("a", "3"), ref("a", "4")})
+	if err != nil || got[0] != nil || got[1] == nil || !slices.Equal(got[1].Failed, failed.Failed) || got[2] != nil || got[3] == nil {
+		t.Errorf("records: %+v, %v", got, err)
+	}
+	settled, err := st.ReadSettled(b.ctx(t), []store.ClaimRow{{Ref: ref("a", "1")}, {Ref: ref("a", "2")}, {Ref: ref("a", "3")}, {Ref: ref("a", "4")}})
+	if want := []bool{true, s.layout.Stores(store.Failed), true, false}; err != nil || !slices.Equal(settled, want) {
+		t.Errorf("settled %v, %v; want %v", settled, err, want)
+	}
+	holds, err := st.LoadHolds(b.ctx(t))
+	if err != nil || len(holds) != 1 || holds[0].Lane != key || holds[0].ID != "2" || holds[0].Reason != "no" {
+		t.Errorf("holds: %+v, %v", holds, err)
 	}
 }

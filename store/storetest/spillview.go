@@ -51,6 +51,57 @@ func (s *suite) testViewWithoutSpilled(t *testing.T) {
 	check("with none spilled", b.view(t), q, names...)
 }
 
+// routed opens a store for which the outbox a has the routes bus and hooks.
+func (b *bench) routed(t *testing.T) Store {
+	t.Helper()
+	boxes := slices.Clone(b.boxes)
+	boxes[0].Routes = []store.Route{{Name: "bus"}, {Name: "hooks", Optional: true}}
+	st := b.db.Store(t, Config{Outboxes: boxes})
+	t.Cleanup(st.Close)
+	b.epoch = b.lead(t, st)
+	return st
+}
+
+// testViewWithoutLegs: a view excludes the rows that any leg of the outbox has spilled. There are
+// so few of them that a store may read them at once, or so many that it may not.
+func (s *suite) testViewWithoutLegs(t *testing.T) {
+	b := s.start(t, 0)
+	const n = 2600
+	list := rows(n)
+	b.insert(t, "a", list...)
+	st := b.routed(t)
+	spill := func(leg string, from, to int) {
+		t.Helper()
+		var items []store.Item
+		var records []store.LegRow
+		for i, r := range list[from:to] {
+			items = append(items, capturedRow(lane("a/"+leg, "EVENT", store.GroupOf("g")), r.ID, store.Seq(from+i+1)))
+			records = append(records, store.LegRow{Ref: ref("a", r.ID), Matched: []string{"bus", "hooks"}, Spilled: []string{leg}})
+		}
+		if err := st.SpillLegs(b.ctx(t), b.epoch, items, records); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(what string, want []Row) {
+		t.Helper()
+		v, err := st.View(b.ctx(t), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer v.Close()
+		got := b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 2 * n})
+		if !slices.EqualFunc(got, want, func(it store.Item, r Row) bool { return it.ID == r.ID }) {
+			t.Errorf("%s: %d rows, want %d", what, len(got), len(want))
+		}
+	}
+	spill("bus", 0, 2)
+	spill("hooks", 1, 5)
+	check("few", list[5:])
+	spill("bus", 0, 1300)
+	spill("hooks", 1200, 2500)
+	check("many", list[2500:])
+}
+
 // testPages: pages contain the rows of Unsettled and stop at the limit.
 func (s *suite) testPages(t *testing.T) {
 	b := s.start(t, 0)

@@ -46,6 +46,8 @@ type Store interface {
 	store.ReplayWriter
 	store.ReplayFinisher
 	store.ReplayReader
+	LegRows(ctx context.Context, rows []store.Ref) ([]*store.LegRow, error)
+	SpillLegs(ctx context.Context, epoch store.Epoch, items []store.Item, rows []store.LegRow) error
 }
 
 // Database is the result of Setup. Its methods fail the test on an error.
@@ -228,6 +230,8 @@ func tests() []test {
 		{"a claim of a row twice", (*suite).testClaimTwice, plainNames},
 		{"a claim of 5000 rows", (*suite).testClaimMany, many},
 		{"a claim that writes nothing", (*suite).testClaimUnwritten, skipsClaims},
+		{"a claim that only checks its rows", (*suite).testClaimChecks, func(l *store.Layout) bool { return l.WritesClaims() }},
+		{"a check of 5000 rows", (*suite).testCheckMany, many},
 		{"a claim and somebody else's", (*suite).testClaimHeld, all(timesClaims, plainNames)},
 		{"a claim at once of a dead predecessor's row", (*suite).testClaimAtOnce, all(keepsState, plainNames)},
 		{"an outcome of each status", (*suite).testSettle, nil},
@@ -291,6 +295,8 @@ func spillTests() []test {
 		{"a spilled row of an open transaction", (*suite).testSpillOpenTxn, changesState},
 		{"3000 spilled rows", (*suite).testSpillMany, many},
 		{"a view without spilled rows", (*suite).testViewWithoutSpilled, all(keepsState, writesClaims)},
+		{"a view without rows that legs spilled", (*suite).testViewWithoutLegs, many},
+		{"an outcome that a leg brings", (*suite).testSettleLeg, all(keepsState, changesState)},
 	}
 }
 

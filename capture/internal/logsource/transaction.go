@@ -125,7 +125,8 @@ func (t *Transaction) read(it *store.Item, row Row, c *Columns) (err error) {
 	if c.Outbox.Layout.LogOnly() {
 		limit = 0 // no claim reads it
 	}
-	if err := t.payload(it, row, c.Payload, limit); err != nil || it.Payload == nil {
+	err = t.payload(it, row, c.Payload, limit)
+	if err != nil || it.Payload == nil && !c.Outbox.KeepsAttributes() {
 		return err // without the payload, the attributes are read with it
 	}
 	return t.attributes(it, row, c)

@@ -18,6 +18,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/kafka"
 	"github.com/sluicebox/sluicebox/store"
 	mysqlstore "github.com/sluicebox/sluicebox/store/mysql"
 )
@@ -103,10 +104,13 @@ func (d *doctor) reportConfiguration() {
 	s := &d.cfg.Settings
 	names := make([]string, len(s.Outboxes))
 	for i := range s.Outboxes {
-		names[i] = s.Outboxes[i].Name + " to " + s.Outboxes[i].Sink
+		names[i] = s.Outboxes[i].Name + " to " + strings.Join(s.Outboxes[i].SinkNames(), " and ")
 	}
 	d.addOK(PartConfiguration, "name", s.Name)
 	d.addOK(PartConfiguration, "outboxes", strings.Join(names, ", "))
+	for i := range s.Outboxes {
+		d.adviseRoutes(&s.Outboxes[i])
+	}
 }
 
 // checkDatabase checks the database and its log.
@@ -215,7 +219,7 @@ func (d *doctor) suggestCurrentTable(ctx context.Context) {
 	}
 
 	cfg, of := *d.cfg, s.Outboxes[i]
-	cfg.Settings.Outboxes = []config.Outbox{{Name: table, Table: of.Table[:strings.LastIndex(of.Table, ".")+1] + table, Layout: today, Sink: of.Sink}}
+	cfg.Settings.Outboxes = []config.Outbox{{Name: table, Table: of.Table[:strings.LastIndex(of.Table, ".")+1] + table, Layout: today, Sink: of.SinkNames()[0]}}
 	db, err := openDatabase(&cfg)
 	if err != nil {
 		return
@@ -295,11 +299,10 @@ type sinkProbe struct {
 // sinkProbes lists each endpoint of each sink once. A replay may send rows of every
 // outbox to a sink without a route.
 func (d *doctor) sinkProbes(sinks map[string]config.OpenSink) []sinkProbe {
-	routes := d.cfg.Routes()
 	var list []sinkProbe
 	for _, name := range slices.Sorted(maps.Keys(sinks)) {
-		for _, o := range d.cfg.Outboxes() {
-			if routes[o.Name] != name && d.isRouted(name) {
+		for i, o := range d.cfg.Outboxes() {
+			if !d.cfg.Settings.Outboxes[i].SendsTo(name) && d.isRouted(name) {
 				continue
 			}
 			p := sinkProbe{name, o.Kind, sinks[name].Limits(o.Kind).Endpoint}
@@ -349,6 +352,26 @@ func (d *doctor) checkSinks(ctx context.Context) {
 			f, unreachable = replaySinkFinding(f), false
 		}
 		d.add(PartSinks, f, unreachable)
+	}
+	d.adviseKeys()
+}
+
+// adviseKeys reports the sinks whose keys spread the rows of a message group over the partitions of a
+// topic.
+func (d *doctor) adviseKeys() {
+	routes := d.cfg.Routes()
+	for _, o := range d.cfg.Outboxes() {
+		name := routes[o.Name]
+		s := d.cfg.Settings.Sinks[name]
+		if s.Type != config.SinkKafka || s.Kafka.Key == kafka.KeyGroup || o.Layout.GroupColumns() == nil {
+			continue
+		}
+		d.add(PartSinks, store.Finding{
+			Grade: store.GradeAdvice, Subject: name,
+			Text: fmt.Sprintf("outbox %s has message groups, and key: %s spreads the rows of a group over partitions, so that consumers may read them out of order",
+				o.Name, s.Kafka.Key),
+			Remedy: "remove key of sink " + name + ", unless the order does not matter",
+		}, false)
 	}
 }
 

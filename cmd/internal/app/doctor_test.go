@@ -245,3 +245,32 @@ sinks: {one: {type: webhook, url: "http://127.0.0.1:1"}}
 	}
 	expect("auto", "log-only rows", store.GradeOK, "a snapshot finds none of them")
 }
+
+// A key that spreads message groups over partitions gets advice, unless the outbox has no groups.
+func TestDoctorAdvisesOnKeys(t *testing.T) {
+	for name, c := range map[string]struct {
+		key, group string
+		advice     bool
+	}{
+		"group":     {"group", ", group: g", false},
+		"none":      {"none", ", group: g", true},
+		"id":        {"id", ", group: g", true},
+		"no groups": {"none", "", false},
+	} {
+		cfg := loadConfig(t, fmt.Sprintf(`
+source: {url: "sqlite:///nowhere.db"}
+outboxes: [{table: o, layout: custom, kind: k, state: timestamps, columns: {id: id, payload: p, delivered: d, failed: f%s}, order-by: [id], sink: bus}]
+sinks: {bus: {type: kafka, brokers: ["127.0.0.1:1"], topic: orders, key: %s}}
+`, c.group, c.key))
+		d := &doctor{cfg: cfg}
+		d.adviseKeys()
+		if got := len(d.findings) == 1; got != c.advice {
+			t.Errorf("%s: the findings are %+v, want advice %t", name, d.findings, c.advice)
+		}
+		for _, f := range d.findings {
+			if f.Grade != store.GradeAdvice || f.Subject != "bus" || !strings.Contains(f.Text, "key: "+c.key) || !strings.Contains(f.Remedy, "remove key of sink bus") {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
+	}
+}

@@ -383,3 +383,16 @@ sluicebox_source_retained_limit_bytes 2
 	m.SetStandby()
 	expect(t, reg, "", names...)
 }
+
+// A notice about the destination is counted, so that an alert can follow.
+func TestNoticesAreCounted(t *testing.T) {
+	reg, m := newTestMetrics(t)
+	s := m.sink("bus")
+	s.Requested(dispatch.RequestInfo{Rows: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, 0)
+	s.Requested(dispatch.RequestInfo{Rows: 1}, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}, Notice: "more partitions"}, 0)
+	expect(t, reg, `
+# HELP sluicebox_destination_changes_total Changes that the sink noticed in its destination, for example more partitions of a topic.
+# TYPE sluicebox_destination_changes_total counter
+sluicebox_destination_changes_total{sink="bus"} 1
+`, "sluicebox_destination_changes_total")
+}

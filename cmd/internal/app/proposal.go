@@ -30,7 +30,8 @@ func (d *doctor) proposal(ctx context.Context, o *config.Outbox, l *store.Layout
 	if err != nil || propose.Suits(l, t) {
 		return "" // the store has reported the error
 	}
-	s.Sinks = map[string]config.Sink{o.Sink: s.Sinks[o.Sink]}
+	name := o.SinkNames()[0]
+	s.Sinks = map[string]config.Sink{name: s.Sinks[name]}
 	p, err := propose.Propose(propose.RequestOf(t, &s))
 	if err != nil {
 		return ""

@@ -31,6 +31,7 @@ type SinkMetrics struct {
 	breakerOpen   *prometheus.GaugeVec
 	endpointsOpen prometheus.Gauge
 	openFailed    prometheus.Gauge
+	changes       prometheus.Counter
 	refused       *prometheus.GaugeVec
 	stats         statsGauges
 	rates         sinkRates
@@ -100,6 +101,7 @@ func newSinkMetrics(m *Metrics, r registrar) *SinkMetrics {
 		breakerOpen:   r.gauges("sink_breaker_open", "Whether a circuit breaker of the sink is open while rows wait (1 = open, only probes are sent), by class of its latest failure.", "class"),
 		endpointsOpen: r.gauge("sink_endpoints_open", "Endpoints named by rows whose circuit breakers are open while rows wait, at most 100."),
 		openFailed:    r.gauge("sink_open_failed", "Whether the sink cannot be opened because a file it needs is unusable (1 = not open)."),
+		changes:       r.counter("destination_changes_total", "Changes that the sink noticed in its destination, for example more partitions of a topic."),
 		refused:       r.gauges("refused_rows", "Rows whose claim or outcome the outbox table refuses at present, for example because of a trigger or constraint.", "outbox"),
 		stats: statsGauges{
 			rows:        r.gauge("pending_rows", "Rows in memory whose outcome is not yet written."),
@@ -129,6 +131,9 @@ func (s *SinkMetrics) Claimed(result store.ClaimResult, n int) {
 // Requested counts a completed request and the outcome of each of its rows.
 func (s *SinkMetrics) Requested(req dispatch.RequestInfo, res *sink.Result, took time.Duration) {
 	s.duration.Observe(took.Seconds())
+	if res.Notice != "" {
+		s.changes.Inc()
+	}
 	if res.Skipped > 0 {
 		s.skipped.WithLabelValues(req.Kind).Add(float64(res.Skipped))
 	}

@@ -34,16 +34,23 @@ func (c *Config) Outboxes() []store.Outbox {
 		outboxes[i] = store.Outbox{
 			Name: o.Name, Schema: schema, Table: table, MessagePrefix: o.Prefix, Layout: layout, Kind: o.Kind,
 			Retention: o.Retention, ArchiveSchema: archiveSchema, Archive: archive,
+			Routes: o.storeRoutes(), AnyRequired: o.Complete == completeAny,
 		}
 	}
 	return outboxes
 }
 
-// Routes returns the sink of each outbox, by outbox name.
+// Routes returns the sink of each outbox and, where an outbox has routes, of each of its legs, by
+// name.
 func (c *Config) Routes() map[string]string {
 	routes := make(map[string]string, len(c.Settings.Outboxes))
 	for _, o := range c.Settings.Outboxes {
-		routes[o.Name] = o.Sink
+		if len(o.Routes) == 0 {
+			routes[o.Name] = o.Sink
+		}
+		for _, r := range o.Routes {
+			routes[store.LegName(o.Name, r.Name)] = r.Sink
+		}
 	}
 	return routes
 }
@@ -157,7 +164,7 @@ func (c *Config) Relay(agent string) (sluicebox.Options, error) {
 		}},
 	}
 	for i, table := range c.Outboxes() {
-		o.Outboxes = append(o.Outboxes, sluicebox.Outbox{Outbox: table, Sink: s.Outboxes[i].Sink})
+		o.Outboxes = append(o.Outboxes, s.Outboxes[i].relayOutbox(table))
 	}
 	return o, err
 }

@@ -401,7 +401,7 @@ func (d *decoder) decodeMap(path string, n *yaml.Node, v reflect.Value, f field)
 	v.Set(reflect.MakeMap(v.Type()))
 	d.eachPair(path, n, func(name string, key, value *yaml.Node) {
 		element := defaultOf(v.Type().Elem(), d.defaultDelivery)
-		d.decodeKey(joinKey(path, name), mappingEntry{key, value}, element, field{enum: f.enum, template: f.template})
+		d.decodeKey(joinKey(path, name), mappingEntry{key, value}, element, field{enum: f.enum, template: f.template, single: f.single})
 		v.SetMapIndex(reflect.ValueOf(name), element)
 	})
 }

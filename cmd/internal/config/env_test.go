@@ -188,7 +188,8 @@ func parseSchema(t *testing.T) map[string]any {
 func TestEveryKeyHasAVariable(t *testing.T) {
 	const entries = source + `
 outboxes:
-  - {table: a, layout: outbox-messages, sink: name, order-by: [b], columns: {attributes: [c]}, record: {name: d}}
+  - {table: a, layout: outbox-messages, sink: name, order-by: [b], columns: {attributes: [c]}, record: {name: d},
+     routes: [{name: r, sink: name, when: {attributes: {name: c}, tags-all: [d], tags-any: [e], tags-exact: [f]}}]}
 sinks:
   name: {type: flowcatalyst, api-base-url: "https://p", headers: {name: c}, secrets: [d], metadata-headers: [kind], allow-hosts: [e]}
 `

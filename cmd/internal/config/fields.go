@@ -15,6 +15,7 @@ type field struct {
 	alias      string
 	doc        string
 	enum       []string
+	spellings  []string // other spellings of the values of enum, by position
 	later      []string
 	empty      string
 	conditions []condition
@@ -52,6 +53,7 @@ func fieldsOf(t reflect.Type) []field {
 			alias:      sf.Tag.Get("alias"),
 			doc:        sf.Tag.Get("doc"),
 			enum:       enumOf(sf.Tag.Get("enum")),
+			spellings:  words(sf.Tag.Get("spellings")),
 			later:      words(sf.Tag.Get("later")),
 			empty:      sf.Tag.Get("empty"),
 			conditions: only,

@@ -9,7 +9,7 @@ import (
 // FuzzParse checks that every file yields a configuration that can be printed, or an
 // *Error, but no panic.
 func FuzzParse(f *testing.F) {
-	for _, file := range []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml", "testdata/documents.yaml"} {
+	for _, file := range []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml", "testdata/documents.yaml", "testdata/routes.yaml"} {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			f.Fatal(err)

@@ -32,7 +32,12 @@ type Outbox struct {
 	Prefix string `yaml:"message-prefix" doc:"PostgreSQL, in place of table: the rows are the transactional messages with this prefix, SELECT pg_logical_emit_message(true, 'orders', '{…}'). Needs layout: custom and state: none. columns then names members of the JSON object that is the content, with dots between those of a path, for example order.id; without columns.payload the whole content is the payload, and without columns.id the LSN of the message is the id. See [postgres.md](postgres.md#messages-without-a-table)."`
 	Layout string `yaml:"layout" doc:"Required. The columns and status values of the table: the name of a [layout](#layouts), or custom: as configured by the keys below." enum:"layouts"`
 	Kind   string `yaml:"kind" doc:"The kind of the rows, if no column holds it: EVENT, DISPATCH_JOB or AUDIT_LOG for a flowcatalyst sink, any word for other sinks."`
-	Sink   string `yaml:"sink" doc:"Required. The name of the sink that receives the rows."`
+	Sink   string `yaml:"sink" doc:"Required without routes. The name of the sink that receives the rows."`
+
+	Routes    []Route `yaml:"routes" doc:"In place of sink: the destinations of the rows, at most 31. Each has an order, retries, FAILED rows and a progress of its own; see [routes.md](routes.md)."`
+	FanOut    string  `yaml:"fan-out" doc:"With routes. all: a row takes each route that matches it. first: it takes the first of them. Default: all." enum:"all,first"`
+	Complete  string  `yaml:"complete" doc:"With routes. all-required: a row is COMPLETED once each of its required routes has delivered it; if one failed it is FAILED, once all have ended. any-required: it is COMPLETED with the first required route that delivers it, and FAILED once all of them failed. Default: all-required." enum:"all-required,any-required"`
+	Unmatched string  `yaml:"unmatched" doc:"With routes, for a row that none of them matches. fail: it is FAILED. complete: it is COMPLETED without a delivery. hold: it waits, with the later such rows of its group. Default: fail." enum:"fail,complete,hold"`
 
 	Retention time.Duration `yaml:"retention" doc:"How long to keep a delivered row, for example 7d or 36h. It is deleted within an hour after that; FAILED rows stay. 0s: forever."`
 	Archive   string        `yaml:"archive" doc:"The table, [schema.]table, of the same database that receives the rows that retention deletes, in the same transaction. It has the columns of the outbox table."`
@@ -49,7 +54,7 @@ type Outbox struct {
 
 	Record map[string]string `yaml:"record" doc:"Columns for the answer of the destination to the delivery, in the statement that writes the state: {topic: kafka_topic, partition: kafka_partition, offset: kafka_offset}. Kafka answers with topic, partition and offset, NATS with stream and sequence, Redis with stream and id. See [layouts.md](layouts.md#receipts). Not for a table whose delivered rows are unchanged or deleted."`
 
-	// sinkType is the type of the sink, "" if there is no such sink.
+	// sinkType is the type of the sink, "" if there is no such sink or the outbox has routes.
 	sinkType string
 	// kindInLane is set if the sink handles each kind in its own way, as FlowCatalyst does.
 	kindInLane bool

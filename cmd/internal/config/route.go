@@ -72,7 +72,7 @@ func (k *checker) setDefaultWires(s *Settings) {
 		routed := isRoutedTo(s, name)
 		var today *Outbox
 		for i := range s.Outboxes {
-			if o := &s.Outboxes[i]; (o.Sink == name || !routed) && strings.HasPrefix(o.Layout, currentLayoutPrefix) {
+			if o := &s.Outboxes[i]; (o.SendsTo(name) || !routed) && strings.HasPrefix(o.Layout, currentLayoutPrefix) {
 				today = o
 			}
 		}
@@ -123,7 +123,7 @@ const currentLayoutPrefix = "outbox-messages"
 // isRoutedTo reports whether an outbox routes to a sink. A sink without a route serves
 // replays of any outbox.
 func isRoutedTo(s *Settings, sink string) bool {
-	return slices.ContainsFunc(s.Outboxes, func(o Outbox) bool { return o.Sink == sink })
+	return slices.ContainsFunc(s.Outboxes, func(o Outbox) bool { return o.SendsTo(sink) })
 }
 
 func outboxKey(i int) string { return "outboxes[" + strconv.Itoa(i) + "]" }
@@ -179,11 +179,13 @@ func (k *checker) requireWebhook(path string, s *Sink) {
 // checkSink reports the errors of the sink's own validation.
 func (k *checker) checkSink(path string, found error) {
 	k.failFields(path, found, func(key string) string {
-		switch key {
-		case "api-token":
+		switch section, _, _ := strings.Cut(key, "."); {
+		case key == "api-token":
 			return "token"
-		case "request-timeout", "max-connections": // keys of every sink; checked where they are given
+		case key == "request-timeout", key == "max-connections": // keys of every sink; checked where they are given
 			return ""
+		case slices.Contains([]string{"sasl", "token", "oauth"}, section) && !k.hasNoProblem(path+".sasl.mechanism"):
+			return "" // which keys it needs is not known
 		}
 		return key
 	})
@@ -205,15 +207,17 @@ func (k *checker) checkOutboxes(s *Settings) {
 			}
 		}
 		o.sinkType = s.Sinks[o.Sink].Type
-		o.kindInLane = o.sinkType == SinkFlowCatalyst
+		o.kindInLane = slices.ContainsFunc(o.SinkNames(), func(name string) bool { return s.Sinks[name].Type == SinkFlowCatalyst })
 		k.checkConditions(path, reflect.ValueOf(*o))
 		if k.requireValue(path+".layout", o.Layout, "write the name of a layout, or layout: custom with the table's own columns") {
 			k.checkLayout(path, o, s.Source.URL.documents(), s.Dispatch.Takeover == "timeout")
 			k.checkRetention(path+".retention", o, s.Source.URL.documents())
 			k.checkArchive(path+".archive", o, s)
 		}
-		k.checkKind(path+".kind", o, s.Source.URL.documents(), s.Sinks[o.Sink])
-		k.checkRoute(path+".sink", o.Sink, s.Sinks)
+		for _, name := range s.sinksByKinds(o) {
+			k.checkKind(path+".kind", o, s.Source.URL.documents(), name, s.Sinks[name])
+		}
+		k.checkDestinations(path, o, s)
 	}
 }
 
@@ -297,7 +301,7 @@ func badField(path string) bool {
 
 // checkKind checks the kind of layouts without a kind column, and the kinds that a sink
 // supports.
-func (k *checker) checkKind(path string, o *Outbox, documents bool, sink Sink) {
+func (k *checker) checkKind(path string, o *Outbox, documents bool, name string, sink Sink) {
 	layout := o.storeLayout(documents)
 	column := layout.KindColumn()
 	if p, _ := layouts.Named(o.Layout); column == "" && o.Kind == "" && sink.Type != SinkFlowCatalyst {
@@ -322,7 +326,7 @@ func (k *checker) checkKind(path string, o *Outbox, documents bool, sink Sink) {
 		if err := c.CheckKind(o.Kind); !slices.Contains(kinds, o.Kind) {
 			k.fail(path, "%s", invalidEnumText(o.Kind, field{enum: kinds}))
 		} else if err != nil {
-			k.fail(path, "%s in the sink %s", err, o.Sink)
+			k.fail(path, "%s in the sink %s", err, name)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func (k *checker) checkRowFields(s *Settings) {
 		routed := isRoutedTo(s, name)
 		var rows []rowsOf
 		for i := range s.Outboxes {
-			if o := &s.Outboxes[i]; o.Sink == name || !routed {
+			if o := &s.Outboxes[i]; o.SendsTo(name) || !routed {
 				rows = append(rows, rowsOf{o, o.storeLayout(documents), k.hasNoProblemBelow(outboxKey(i))})
 			}
 		}
@@ -67,8 +67,11 @@ func (k *checker) checkRowField(path string, f sink.Field, rows []rowsOf, routed
 	if len(lacking) == 0 || len(lacking) < len(rows) && (!f.Required || !routed) || !k.hasNoProblem(path) {
 		return
 	}
-	k.fail(path, "has %s, which rows of %s cannot have; %s", f, cmp.Or(lacking[0].outbox.Table, lacking[0].outbox.Prefix), lacking[0].remedy(f))
+	k.fail(path, "has %s, which rows of %s cannot have; %s", f, lacking[0].name(), lacking[0].remedy(f))
 }
+
+// name returns the table or the prefix of the messages.
+func (r *rowsOf) name() string { return cmp.Or(r.outbox.Table, r.outbox.Prefix) }
 
 // remedy says how rows get the value of a field.
 func (r *rowsOf) remedy(f sink.Field) string {

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch"
@@ -106,14 +107,14 @@ func valueSchema(v reflect.Value, f field) map[string]any {
 
 	s := scalarSchema(v)
 	if f.enum != nil {
-		s["enum"] = f.enum
+		s["enum"] = slices.Concat(f.enum, f.spellings)
 	}
 	return s
 }
 
 // entrySchema returns the schema of the entries of a list or a map.
 func entrySchema(v reflect.Value, f field) map[string]any {
-	return valueSchema(defaultOf(v.Type().Elem(), Default().Dispatch.Delivery), field{enum: f.enum})
+	return valueSchema(defaultOf(v.Type().Elem(), Default().Dispatch.Delivery), field{enum: f.enum, single: f.single && v.Kind() == reflect.Map})
 }
 
 // scalarSchema returns the type of a value, and its default unless that is empty.

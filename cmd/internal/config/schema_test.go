@@ -48,7 +48,7 @@ func TestSchemaDescribesEveryKey(t *testing.T) {
 
 // examples returns files that together contain every key.
 func examples() []string {
-	return []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml", "testdata/documents.yaml", "testdata/states.yaml", "testdata/brokers.yaml"}
+	return []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml", "testdata/documents.yaml", "testdata/states.yaml", "testdata/brokers.yaml", "testdata/routes.yaml"}
 }
 
 func examplesEnviron() []string {
@@ -91,7 +91,7 @@ func keysOf(path string, v any, keys map[string]bool) {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, value := range v {
-			if path == "sinks" || strings.HasSuffix(path, ".headers") || strings.HasSuffix(path, ".record") {
+			if path == "sinks" || strings.HasSuffix(path, ".headers") || strings.HasSuffix(path, ".record") || strings.HasSuffix(path, ".when.attributes") {
 				name = "NAME"
 			}
 			keysOf(strings.TrimPrefix(path+"."+name, "."), value, keys)

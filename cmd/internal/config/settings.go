@@ -30,7 +30,7 @@ type Settings struct {
 	Checkpoint   Checkpoint      `yaml:"checkpoint" doc:"Retained log, checkpoints and the sweep."`
 	Admin        Admin           `yaml:"admin" doc:"HTTP endpoints for probes and metrics."`
 	Log          Log             `yaml:"log" doc:"The log on standard error."`
-	Outboxes     []Outbox        `yaml:"outboxes" doc:"The outbox tables, each with its layout and its sink."`
+	Outboxes     []Outbox        `yaml:"outboxes" doc:"The outbox tables, each with its layout and its sink or its routes."`
 	Sinks        map[string]Sink `yaml:"sinks" doc:"The destinations by name: [a-z0-9_-], at most 40 characters. A sink that no outbox names serves only sluicebox replay --to-sink."`
 }
 
@@ -52,7 +52,7 @@ type Dispatch struct {
 	ProcessingTimeoutSeconds int           `yaml:"processing-timeout-seconds" doc:"With takeover timeout: the age in seconds at which the relay claims a row that another processor left in PROCESSING. That processor has its own timeout for the relay's rows."`
 	TakeoverWait             time.Duration `yaml:"takeover-wait" doc:"The wait before a new leader sends its first row, for receivers that cannot detect a late duplicate: for example 30s, the request-timeout. Each start of a relay waits as well."`
 	Takeover                 string        `yaml:"takeover" doc:"When to claim a row left in PROCESSING by another processor: at-once, or timeout if another processor still works on the tables." enum:"at-once,timeout"`
-	Claims                   string        `yaml:"claims" doc:"When to write PROCESSING into a row. late: before a row is sent that has waited for more than a second, and for any other row only if its request is not answered within 100ms. The relay uses on where late is unsafe, for example with takeover: timeout or a synchronous standby; see operating.md, Late claims. on: before each row is sent. off: never, but all rows in flight at a change of leader are sent again, and a row cancelled in the table is still sent." enum:"late,on,off"`
+	Claims                   string        `yaml:"claims" doc:"When to write PROCESSING into a row. late: only if the request of a row is not answered within 100ms, or if the row has retries; a row that has waited for more than a second is read before it is sent. The relay uses on where late is unsafe, for example with takeover: timeout or a synchronous standby; see operating.md, Late claims. on: before each row is sent. off: never, but all rows in flight at a change of leader are sent again, and a row cancelled in the table is still sent." enum:"late,on,off"`
 }
 
 // Delivery are the keys that dispatch has for all sinks and that a sink may override.

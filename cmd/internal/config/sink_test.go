@@ -12,6 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
+	"github.com/sluicebox/sluicebox/dispatch/sink/kafka"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 )
 
@@ -277,5 +278,24 @@ func TestFilesOfCredentials(t *testing.T) {
 		"  b: {type: nats, url: 'nats://n', subject: s, nkey-file: /b.nk}\n")
 	if got, want := cfg.Files(), []string{"/a.creds", "/b.nk", "/ca.pem"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The mechanisms of SASL have the spelling of the protocol too. A mechanism that is none gets one
+// error, and none about the keys that it may need.
+func TestSpellingOfMechanisms(t *testing.T) {
+	const text = `source: {url: "postgres://db/shop"}
+outboxes: [{table: a, layout: flowcatalyst, kind: EVENT, sink: bus}]
+sinks: {bus: {type: kafka, brokers: 'k1:9093', topic: orders, sasl: {mechanism: %s, user: relay, password: p}}}
+`
+	for given, want := range map[string]kafka.Mechanism{
+		"PLAIN": kafka.MechanismPlain, "SCRAM-SHA-256": kafka.MechanismSCRAM256, "SCRAM-SHA-512": kafka.MechanismSCRAM512, "AWS_MSK_IAM": kafka.MechanismAWS, "scram-sha-256": kafka.MechanismSCRAM256,
+	} {
+		if got := load(t, fmt.Sprintf(text, given)).Settings.Sinks["bus"].Kafka.SASL.Mechanism; got != want {
+			t.Errorf("%s is %s, want %s", given, got, want)
+		}
+	}
+	if got := faults(t, fmt.Sprintf(text, "SCRAM-SHA-1")); len(got) != 1 || !strings.Contains(got[0], "sinks.bus.sasl.mechanism: ") {
+		t.Errorf("the errors are %q, want one of the mechanism", got)
 	}
 }

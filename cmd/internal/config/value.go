@@ -124,6 +124,9 @@ func (d *decoder) setText(path, text string, v reflect.Value, f field) {
 		if text == "" && f.empty != "" {
 			text = f.empty
 		}
+		if i := slices.Index(f.spellings, text); i >= 0 {
+			text = f.enum[i]
+		}
 		if !slices.Contains(f.enum, text) {
 			d.fail(path, "%s", invalidEnumText(text, f))
 			return

@@ -46,16 +46,33 @@ type Producer interface {
 
 // kind is a kind of brokers.
 type kind struct {
-	create  func(ctx context.Context, at *url.URL, topic string) (Topic, error)
+	create  func(ctx context.Context, at *url.URL, topic string, keep bool) (Topic, error)
 	produce func(at *url.URL, topic string) (Producer, error)
+
+	// check checks the parameters of an address; nil if it has none.
+	check func(at *url.URL) error
+
+	// list returns the topics whose names have a prefix, remove removes one, and removal is a command
+	// that does. They are nil if a program that is killed leaves none.
+	list    func(ctx context.Context, at *url.URL, prefix string) ([]string, error)
+	remove  func(ctx context.Context, at *url.URL, topic string) error
+	removal func(at *url.URL, topic string) string
 }
 
 // kinds returns the kinds by the scheme of their addresses.
 func kinds() map[string]kind {
 	return map[string]kind{
-		"amqp":  {createRabbit, produceRabbit},
-		"kafka": {createKafka, produceKafka},
-		"nats":  {createNATS, produceNATS},
+		"amqp": {create: createRabbit, produce: produceRabbit},
+		"kafka": {
+			create: createKafka, produce: produceKafka, check: checkKafka, list: listKafka, remove: removeKafka,
+			removal: func(at *url.URL, topic string) string {
+				return "kafka-topics --bootstrap-server " + at.Host + " --delete --topic " + topic
+			},
+		},
+		"nats": {
+			create: createNATS, produce: produceNATS, list: listNATS, remove: removeNATS,
+			removal: func(at *url.URL, topic string) string { return "nats --server " + at.Host + " stream rm " + topic },
+		},
 	}
 }
 
@@ -77,7 +94,13 @@ func parse(address string) (kind, *url.URL, error) {
 	if err != nil || at.Host == "" || kinds()[at.Scheme].create == nil {
 		return kind{}, nil, fmt.Errorf("%s is not of the form %s", config.Redact(address), Forms())
 	}
-	return kinds()[at.Scheme], at, nil
+	k := kinds()[at.Scheme]
+	if k.check != nil {
+		if err := k.check(at); err != nil {
+			return kind{}, nil, fmt.Errorf("%s: %w", config.Redact(address), err)
+		}
+	}
+	return k, at, nil
 }
 
 // Check returns an error unless the address is that of a supported broker.
@@ -86,15 +109,53 @@ func Check(address string) error {
 	return err
 }
 
-// Create creates a topic. The caller removes it.
-func Create(ctx context.Context, address, name string) (Topic, error) {
+// Leftovers returns the topics with a prefix that earlier programs kept, or left when they were killed.
+func Leftovers(ctx context.Context, address, prefix string) ([]string, error) {
+	k, at, err := parse(address)
+	if err != nil || k.list == nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	names, err := k.list(ctx, at, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("list topics: %w", err)
+	}
+	return names, nil
+}
+
+// Remove removes one of Leftovers.
+func Remove(ctx context.Context, address, name string) error {
+	k, at, err := parse(address)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if err := k.remove(ctx, at, name); err != nil {
+		return fmt.Errorf("remove topic %s: %w", name, err)
+	}
+	return nil
+}
+
+// Removal returns a command that removes one of Leftovers.
+func Removal(address, name string) string {
+	k, at, err := parse(address)
+	if err != nil {
+		return ""
+	}
+	return k.removal(at, name)
+}
+
+// Create creates a topic. The caller removes it, unless it is to be kept.
+func Create(ctx context.Context, address, name string, keep bool) (Topic, error) {
 	k, at, err := parse(address)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	t, err := k.create(ctx, at, name)
+	t, err := k.create(ctx, at, name, keep)
 	if err != nil {
 		return nil, fmt.Errorf("create topic %s: %w", name, err)
 	}

@@ -3,6 +3,7 @@ package demobroker
 import (
 	"context"
 	"net/url"
+	"strings"
 
 	natsio "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -21,7 +22,7 @@ type natsStream struct {
 	name   string
 }
 
-func createNATS(ctx context.Context, at *url.URL, topic string) (Topic, error) {
+func createNATS(ctx context.Context, at *url.URL, topic string, _ bool) (Topic, error) {
 	conn, err := natsio.Connect(at.String())
 	if err != nil {
 		return nil, err
@@ -35,6 +36,38 @@ func createNATS(ctx context.Context, at *url.URL, topic string) (Topic, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// atNATS calls a function with the streams of a server.
+func atNATS(at *url.URL, call func(js jetstream.JetStream) error) error {
+	conn, err := natsio.Connect(at.String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return err
+	}
+	return call(js)
+}
+
+// listNATS returns the names of the streams with a prefix.
+func listNATS(ctx context.Context, at *url.URL, prefix string) (names []string, err error) {
+	err = atNATS(at, func(js jetstream.JetStream) error {
+		all := js.StreamNames(ctx)
+		for name := range all.Name() {
+			if strings.HasPrefix(name, prefix) {
+				names = append(names, name)
+			}
+		}
+		return all.Err()
+	})
+	return names, err
+}
+
+func removeNATS(ctx context.Context, at *url.URL, topic string) error {
+	return atNATS(at, func(js jetstream.JetStream) error { return js.DeleteStream(ctx, topic) })
 }
 
 // Sink implements Topic.

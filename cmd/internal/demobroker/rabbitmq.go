@@ -37,15 +37,17 @@ func dialRabbit(at *url.URL) (*amqp.Connection, *amqp.Channel, error) {
 	return conn, channel, nil
 }
 
-func createRabbit(_ context.Context, at *url.URL, topic string) (Topic, error) {
+// createRabbit creates an exchange and its queue. They end with the connection, unless they are to be
+// kept: a program that is killed leaves nothing.
+func createRabbit(_ context.Context, at *url.URL, topic string, keep bool) (Topic, error) {
 	conn, channel, err := dialRabbit(at)
 	if err != nil {
 		return nil, err
 	}
 	x := &rabbitExchange{conn, channel, at, topic}
-	err = channel.ExchangeDeclare(topic, amqp.ExchangeTopic, true, false, false, false, nil)
+	err = channel.ExchangeDeclare(topic, amqp.ExchangeTopic, true, !keep, false, false, nil)
 	if err == nil {
-		_, err = channel.QueueDeclare(topic, true, false, false, false, nil)
+		_, err = channel.QueueDeclare(topic, true, false, !keep, false, nil)
 	}
 	if err == nil {
 		err = channel.QueueBind(topic, "#", topic, false, nil)

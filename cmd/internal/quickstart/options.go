@@ -29,7 +29,7 @@ type Options struct {
 	Groups   int           `default:"50" placeholder:"N" help:"Message groups. Default: ${default}."`
 	FailRate float64       `default:"0" placeholder:"SHARE" help:"Share of the requests, 0 to 0.9, that the receiver fails on purpose. Default: ${default}."`
 	Source   config.URL    `placeholder:"URL" help:"Server to use: postgres://user@host/database, in a new schema there, or mysql://, mariadb:// or mongodb://user@host/database, in a new database beside it. It is removed afterwards. Default: an SQLite file in a temporary folder."`
-	Sink     config.URL    `placeholder:"URL" help:"Broker to deliver to, in a new topic there: kafka://, nats:// or amqp://host:port, with user:password@ before the host except for kafka://. It is removed afterwards. Default: an HTTP receiver."`
+	Sink     config.URL    `placeholder:"URL" help:"Broker to deliver to, in a new topic there: kafka://, nats:// or amqp://host:port, with user:password@ before the host. Of kafka:// the parameters are mechanism, tls, ca-file, cert-file and key-file: kafka://user:password@host:9093?mechanism=scram-sha-512&tls=true. It is removed afterwards. Default: an HTTP receiver."`
 	Keep     bool          `help:"Keep everything, and print where it is."`
 	JSON     bool          `name:"json" help:"Print the result as JSON, and no progress."`
 	Verbose  bool          `help:"Show the relay's log."`

@@ -36,7 +36,15 @@ func (q *quickstart) startDestination(ctx context.Context) (*destination, error)
 		}
 		return &destination{url: r.url, stop: r.stop}, nil
 	}
-	topic, err := demobroker.Create(ctx, q.opts.Sink.Reveal(), q.dbInfo.name)
+	address := q.opts.Sink.Reveal()
+	names, err := demobroker.Leftovers(ctx, address, namePrefix)
+	if err != nil {
+		return nil, err
+	}
+	q.printText(q.env.Stderr, "%s", leftoverNote(names, "topic %s on the broker.", func(name string) []string {
+		return []string{demobroker.Removal(address, name)}
+	}))
+	topic, err := demobroker.Create(ctx, address, q.dbInfo.name, q.opts.Keep)
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,7 @@ func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 		if req == nil {
 			break
 		}
+		req.CheckOnly = s.mayCheck(req)
 		n += req.Size()
 		reqs = append(reqs, req)
 	}
@@ -48,12 +49,12 @@ func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 		}
 		s.Memory.reserveLarge(req)
 		if req.Unclaimed {
-			s.sendUnclaimed(req)
+			s.sendUnclaimed(req, now)
 			continue
 		}
-		state := Claiming
-		if req.Job() != nil {
-			state = Sending
+		state := Sending
+		if req.Job() == nil {
+			state, s.liveUntil = Claiming, now.Add(flowPeriod)
 		}
 		for _, r := range req.Runs {
 			r.Lane.State, r.Lane.InFlight = state, len(r.Rows)
@@ -62,6 +63,7 @@ func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 			s.Requests.Push(req)
 			continue
 		}
+		req.CheckOnly = s.mayCheck(req)
 		s.Requests.claim(req)
 		n += req.Size()
 		reqs = append(reqs, req)
@@ -114,20 +116,20 @@ func (s *Set) waitsForLarge(l *Lane) bool {
 
 // nextReady returns the queue whose first lane begins the next request, and the number of lanes
 // that share it; nil if none is ready.
-func (s *Set) nextReady() (ready *Fifo[*Lane], share int) {
-	ready, share = s.nextQueue()
+func (s *Set) nextReady(liveOnly bool, now time.Time) (ready *Fifo[*Lane], share int) {
+	ready, share = s.nextQueue(liveOnly, now)
 	for ready != nil && (s.reroute(ready) || s.waitsForLarge(ready.items[0])) {
 		if ready.Len() > 0 && s.waitsForLarge(ready.items[0]) {
 			s.large.Push(ready.Pop())
 		}
-		ready, share = s.nextQueue()
+		ready, share = s.nextQueue(liveOnly, now)
 	}
 	return ready, share
 }
 
 // buildRequest builds one request from the lanes whose turn it is; nil if none is ready.
 func (s *Set) buildRequest(now time.Time) *Request {
-	ready, share := s.nextReady()
+	ready, share := s.nextReady(false, now)
 	if ready == nil {
 		return nil
 	}
@@ -162,7 +164,11 @@ func (s *Set) fillRequest(req *Request, ready *Fifo[*Lane], share int, now time.
 		if len(req.Runs) > 0 && (alone || s.Endpoints.isMisrouted(l) || l.Isolated != first.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes || req.Unclaimed && !l.isFresh(now)) {
 			break
 		}
-		rows, bytes := s.Endpoints.head(l, min(roomRows, l.maxRunRows(limits.Mode)), roomBytes)
+		most := min(roomRows, l.maxRunRows(limits.Mode))
+		if share > 1 && limits.MaxRun > 0 {
+			most = min(most, limits.MaxRun)
+		}
+		rows, bytes := s.Endpoints.head(l, most, roomBytes)
 		if req.Unclaimed {
 			rows, bytes = freshRows(rows, now)
 		}
@@ -178,8 +184,9 @@ func (s *Set) fillRequest(req *Request, ready *Fifo[*Lane], share int, now time.
 }
 
 // nextQueue returns the queue of the lane that has waited longest and the number of lanes
-// that share a request; nil if none is ready. Replay jobs get part of the senders.
-func (s *Set) nextQueue() (queue *Fifo[*Lane], share int) {
+// that share a request; nil if none is ready. Replay jobs get part of the senders, and while live rows
+// flow as few requests as possible.
+func (s *Set) nextQueue(liveOnly bool, now time.Time) (queue *Fifo[*Lane], share int) {
 	var live, replay *Fifo[*Lane]
 	lanes, replayLanes := 0, 0
 	for _, recv := range s.Endpoints.all {
@@ -191,8 +198,11 @@ func (s *Set) nextQueue() (queue *Fifo[*Lane], share int) {
 		replayLanes += recv.readyReplay.Len()
 	}
 
-	if replay != nil && longerWaiting(live, replay) == replay {
-		if senders := s.ReplayRequestRoom(); senders > 0 {
+	if !liveOnly && replay != nil && longerWaiting(live, replay) == replay {
+		if senders := s.ReplayRequestRoom(now); senders > 0 {
+			if s.liveRowsFlow(now) {
+				senders = 1
+			}
 			return replay, (replayLanes + senders - 1) / senders
 		}
 	}
@@ -212,18 +222,31 @@ func longerWaiting(a, b *Fifo[*Lane]) *Fifo[*Lane] {
 // ReplayRequestRoom is how many requests with replayed rows may begin. The limit keeps
 // senders free for live lanes:
 //
-//   - a quarter of the senders while a live lane waits for one
+//   - a quarter of the senders while live rows flow, or a live lane waits for one
 //   - otherwise every sender not used by live requests, except a quarter
 //
 // Probes and halves of a failed request may exceed it.
-func (s *Set) ReplayRequestRoom() int {
+func (s *Set) ReplayRequestRoom(now time.Time) int {
 	jobs := s.Requests.replays()
 	n := max(1, s.cfg.Senders/4)
-	if !slices.ContainsFunc(s.Endpoints.all, func(r *Receiver) bool { return !r.Breaker.Open() && r.ready.Len() > 0 }) {
+	if !s.liveRowsFlow(now) && !slices.ContainsFunc(s.Endpoints.all, func(r *Receiver) bool { return !r.Breaker.Open() && r.ready.Len() > 0 }) {
 		live := s.Requests.Len() - jobs
 		n = max(n, s.cfg.Senders-n-live)
 	}
 	return n - jobs
+}
+
+// flowPeriod is the time after a live request in which live rows count as flowing.
+const flowPeriod = time.Second
+
+// liveRowsFlow reports whether a live request has begun recently. Requests with replayed rows would
+// take processors from the next one.
+func (s *Set) liveRowsFlow(now time.Time) bool { return now.Before(s.liveUntil) }
+
+// NextReplay is when live rows no longer flow, if rows of replays wait; false otherwise.
+func (s *Set) NextReplay(now time.Time) (at time.Time, ok bool) {
+	waits := func(r *Receiver) bool { return !r.Breaker.Open() && r.readyReplay.Len() > 0 }
+	return s.liveUntil, s.liveRowsFlow(now) && slices.ContainsFunc(s.Endpoints.all, waits)
 }
 
 // RecordClaim records a successful claim of a row, with the timestamp that it wrote.

@@ -44,6 +44,7 @@ type Set struct {
 	waiting   timers
 	locked    map[string]*lockedLanes // by outbox whose table is locked
 	lastOrder uint64                  // orders ready lanes
+	liveUntil time.Time               // see liveRowsFlow
 }
 
 // lockedLanes are the lanes of an outbox whose table another session locks. They wait here,

@@ -43,7 +43,7 @@ func newSetModel(t *rapid.T) *setModel {
 		limits: sink.Limits{MaxItems: rapid.IntRange(1, 6).Draw(t, "items"), MaxBytes: rapid.IntRange(1, 90).Draw(t, "bytes")},
 	}
 	m.limits.Mode = rapid.SampledFrom([]sink.Mode{sink.Atomic, sink.Ordered, sink.PerItem, sink.Prefix}).Draw(t, "mode")
-	m.limits.MaxLanes = rapid.IntRange(0, 3).Draw(t, "lanes")
+	m.limits.MaxLanes, m.limits.MaxRun = rapid.IntRange(0, 3).Draw(t, "lanes"), rapid.IntRange(0, 3).Draw(t, "run")
 	m.cfg = Config{
 		BatchRows: rapid.IntRange(1, 7).Draw(t, "batch"), Senders: rapid.IntRange(1, 4).Draw(t, "senders"), ClaimAhead: 1,
 		BufferRows: 40, BufferBytes: int64(rapid.IntRange(1, 1000).Draw(t, "buffer")), RowLanes: rapid.Bool().Draw(t, "row lanes"),
@@ -167,6 +167,9 @@ func (m *setModel) checkRequest(req *Request) {
 		if l.Name.Kind != first.Name.Kind || l.Job != first.Job || len(r.Rows) == 0 || len(req.Runs) > 1 && (l.sharesNone(m.limits.Mode) || l.Isolated != first.Isolated) ||
 			m.limits.Mode == sink.PerItem && len(r.Rows) > 1 || l.Job == nil && m.locked[l.Name.Outbox] || m.held[l.Name] {
 			m.t.Fatalf("a run of %d rows of lane %s in a request of %s", len(r.Rows), l.Name, first.Name)
+		}
+		if most := m.limits.MaxRun; most > 0 && len(r.Rows) > most && len(req.Runs) > 1 {
+			m.t.Fatalf("a run of %d rows in a request of %d lanes, %d are allowed", len(r.Rows), len(req.Runs), most)
 		}
 		for i, rw := range r.Rows {
 			bytes += rw.PayloadSize

@@ -57,7 +57,7 @@ type Policy struct {
 
 // Judge returns the verdict on a failed attempt and updates the row's failure times. Only
 // refusals of the row alone count, because a receiver that is down for some rows and
-// accepts others must not create dead letters.
+// accepts others must not create dead letters. A suspect row counts with proof only.
 func (p *Policy) Judge(l *Lane, rw *Row, f *Failure, now time.Time) Verdict {
 	proof := rw.Proof
 	times := rw.RecordFailure(f.Class, now)
@@ -70,6 +70,8 @@ func (p *Policy) Judge(l *Lane, rw *Row, f *Failure, now time.Time) Verdict {
 		return Count
 	case p.CountClientErrors:
 		return judgeClientError(f)
+	case f.Suspect && proof:
+		return Count
 	case !f.IsRefusal():
 	case proof || f.Class == sink.Rejected || !times.Refused.IsZero() && now.Sub(times.Refused) >= p.ProofWait:
 		times.Refused = now

@@ -15,6 +15,7 @@ func TestJudge(t *testing.T) {
 	type attempt struct {
 		at        int
 		class     sink.Class
+		suspect   bool // the row may be the cause
 		several   bool // other rows were in the request
 		searching bool // the request was part of a failed one
 		after     int  // Retry-After
@@ -54,6 +55,14 @@ func TestJudge(t *testing.T) {
 			{at: 20, class: unavailable, accepted: 15, want: Retry},
 			{at: 1000, class: misconfigured, accepted: 900, want: Retry},
 			{at: 2000, class: unavailable, accepted: 1900, want: Retry},
+		},
+		"a suspect row counts with proof, and never without": {
+			{at: 10, class: unavailable, suspect: true, want: Retry},
+			{at: 20, class: unavailable, suspect: true, accepted: 15, want: Count},
+			{at: 1000, class: unavailable, suspect: true, accepted: 15, want: Retry},
+			{at: 2000, class: unavailable, suspect: true, accepted: 15, want: Retry},
+			{at: 2010, class: unavailable, accepted: 2005, want: Retry},
+			{at: 2020, class: unavailable, suspect: true, several: true, accepted: 2015, want: Halve},
 		},
 		"an unavailability before it is a failure to prove against": {
 			{at: 10, class: unavailable, want: Retry},
@@ -127,7 +136,7 @@ func TestJudge(t *testing.T) {
 				}
 				rw.Proof = l.Receiver.Breaker.AcceptedSince(rw.FailureTimes().Last)
 				f := Failure{
-					Outcome: sink.Outcome{Class: a.class}, Single: !a.several, Bisecting: a.searching,
+					Outcome: sink.Outcome{Class: a.class, Suspect: a.suspect}, Single: !a.several, Bisecting: a.searching,
 					RetryAfter: time.Duration(a.after) * time.Second,
 				}
 				if got := p.Judge(l, rw, &f, second(a.at)); got != a.want {

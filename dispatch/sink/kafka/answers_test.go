@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -29,6 +30,8 @@ func TestAnswers(t *testing.T) {
 	t.Run("stored though refused", c.testAppended)
 	t.Run("limits unknown", c.testUnknownLimits)
 	t.Run("topics without ids", c.testNoTopicIDs)
+	t.Run("a row that breaks the broker", c.testSuspect)
+	t.Run("a broken broker", c.testNoSuspect)
 }
 
 // A leader appends a batch, loses the partition before the replicas have it, and answers that it
@@ -85,20 +88,16 @@ func (c *cluster) testNoTopicIDs(t *testing.T) {
 	}
 }
 
-// A timestamp out of range is the fault of the row only if it is the row's time.
-func TestTimestampOfTheRow(t *testing.T) {
-	t.Parallel()
-	for own, want := range map[bool]sink.Class{false: sink.Misconfigured, true: sink.Rejected} {
-		s := &Sink{cfg: DefaultConfig(), redactor: noSecrets}
-		s.cfg.Debezium.EventTimestamp = own
-		if out := s.outcomeOf("topic orders", kerr.InvalidTimestamp); out.Class != want {
-			t.Errorf("with event-timestamp: %t a row is %s, want %s", own, out.Class, want)
-		}
-	}
-}
-
 // answers replaces the codes of a broker's answers, 0 for none.
-type answers struct{ produce, configs atomic.Int32 }
+type answers struct {
+	produce, configs atomic.Int32
+	requests         atomic.Int64 // to produce
+
+	// poison restricts produce to the requests with this text.
+	poison string
+
+	delay time.Duration // of requests to produce
+}
 
 // dialFor makes a sink that has not connected use connections with these answers.
 func (a *answers) dialFor(s *Sink) {
@@ -124,7 +123,12 @@ type answersConn struct {
 func (c *answersConn) Write(b []byte) (int, error) {
 	if len(b) > 12 {
 		req := kmsg.RequestForKey(int16(binary.BigEndian.Uint16(b[4:])))
-		if req != nil {
+		_, produces := req.(*kmsg.ProduceRequest)
+		if produces {
+			c.answers.requests.Add(1)
+			<-time.After(c.answers.delay)
+		}
+		if req != nil && (!produces || bytes.Contains(b, []byte(c.answers.poison))) {
 			req.SetVersion(int16(binary.BigEndian.Uint16(b[6:])))
 			c.mu.Lock()
 			c.asked[binary.BigEndian.Uint32(b[8:])] = req

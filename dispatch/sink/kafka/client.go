@@ -34,7 +34,7 @@ const (
 
 // SASL are the credentials.
 type SASL struct {
-	Mechanism Mechanism   `yaml:"mechanism" doc:"How the relay authenticates. Empty: it does not. oauthbearer uses token or oauth of the sink. aws-msk-iam takes an access key as user and password." enum:"plain,scram-sha-256,scram-sha-512,oauthbearer,aws-msk-iam"`
+	Mechanism Mechanism   `yaml:"mechanism" doc:"How the relay authenticates. Empty: it does not. oauthbearer uses token or oauth of the sink. aws-msk-iam takes an access key as user and password." enum:"plain,scram-sha-256,scram-sha-512,oauthbearer,aws-msk-iam" spellings:"PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER,AWS_MSK_IAM"`
 	User      string      `yaml:"user" doc:"The user, or the id of an access key of AWS."`
 	Password  sink.Secret `yaml:"password" doc:"The password, or the secret of an access key of AWS. Prefer a reference: ${file:/run/secrets/kafka} or ${env:NAME}."`
 	Session   sink.Secret `yaml:"session-token" doc:"The session token of temporary credentials of AWS."`
@@ -95,6 +95,16 @@ const (
 	dialTimeout  = 5 * time.Second
 	retryBackoff = 20 * time.Millisecond
 )
+
+// ClientOptions returns the options of a client that connects as a sink with this configuration does,
+// which must be valid.
+func ClientOptions(c Config) ([]kgo.Opt, error) {
+	s, err := New(c)
+	if err != nil {
+		return nil, err
+	}
+	return s.options(), nil
+}
 
 // setOptions sets the options of the clients.
 func (s *Sink) setOptions(c *Config) error {

@@ -54,7 +54,9 @@
 //     refuses it, for example without a key in a compacted topic. If the broker does not say
 //     which record of a batch it was, each lane gets a batch of its own.
 //   - Misconfigured: no such topic, no permission, wrong credentials, no trusted certificate.
-//   - Unavailable: everything else, such as no broker, no leader, too few replicas in sync.
+//   - Unavailable: everything else, such as no broker, no leader, too few replicas in sync, or a quota
+//     that holds up requests for longer than they may take. A row on which alone a broker fails with
+//     UNKNOWN_SERVER_ERROR is suspect: it counts while its partition stores others.
 //
 // # Limits
 //

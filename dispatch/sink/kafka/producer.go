@@ -165,7 +165,9 @@ func (p *producer) settle(t *topic, batches []*batch) (again []*batch) {
 	for _, b := range batches {
 		switch b.answer.verdict {
 		case stored:
-			p.next[topicPartition{t.name, t.id, b.partition}] += int32(len(b.rows))
+			at := topicPartition{t.name, t.id, b.partition}
+			p.next[at] += int32(len(b.rows))
+			p.sink.proofs.stored(at)
 			b.unknown = false
 		case unanswered:
 			b.unknown = true

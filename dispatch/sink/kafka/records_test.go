@@ -32,6 +32,8 @@ func TestRecords(t *testing.T) {
 	t.Run("Topics", c.testTopics)
 	t.Run("Partitions", c.testPartitions)
 	t.Run("Growth", c.testGrowth)
+	t.Run("Throttled", c.testThrottled)
+	t.Run("Timestamps", c.testTimestamps)
 	t.Run("Credentials", c.testCredentials)
 	t.Run("Probe", c.testProbe)
 }

@@ -69,7 +69,11 @@ func (r *request) deliver(ctx context.Context, p *producer) sink.Result {
 		}
 		p.store(ctx, t, r.records, now)
 		for _, b := range now {
-			later = append(later, r.take(t, b)...)
+			if isUnexplained(b.answer.err) && r.halves(b) != nil {
+				later = append(later, r.bisect(ctx, p, t, b)...)
+			} else {
+				later = append(later, r.take(t, b)...)
+			}
 		}
 		waiting = later
 	}
@@ -155,6 +159,9 @@ func (r *request) take(t *topic, b *batch) []*batch {
 		}
 	}
 	out := r.sink.outcomeOf(doing, b.answer.err)
+	if isUnexplained(b.answer.err) {
+		out = r.unexplained(t, b, out)
+	}
 	for _, i := range b.rows {
 		r.out[i] = out
 	}
@@ -188,15 +195,11 @@ func (r *request) divide(b *batch, doing string) (again []*batch, ok bool) {
 	return again, len(again) > 1
 }
 
-// result returns the outcomes. One failure of all rows is a failure of the request, and no
-// verdict on any of them.
+// result returns the outcomes. Partitions that fail in different ways are no failure of the request.
 func (r *request) result(unsent bool) sink.Result {
-	first := r.out[0]
-	same := !slices.ContainsFunc(r.out, func(out sink.Outcome) bool {
-		return out.Class != first.Class || out.Detail != first.Detail
+	res := sink.ResultOf(r.out, func(first, other *sink.Outcome) bool {
+		return other.Class == first.Class && other.Detail == first.Detail
 	})
-	if same && (first.Class == sink.Unavailable || first.Class == sink.Misconfigured) || len(r.out) == 1 {
-		return sink.Result{Outcome: first, Unsent: unsent}
-	}
-	return sink.Result{Items: r.out, Unsent: unsent}
+	res.Unsent = unsent
+	return res
 }

@@ -31,6 +31,7 @@ type Sink struct {
 	tokens  *oauth.Source // nil without a token endpoint
 
 	topics topics
+	proofs proofs
 
 	mu     sync.Mutex
 	free   []*producer // the last one was used last
@@ -71,6 +72,9 @@ var errClosed = errors.New("the sink is closed")
 
 // Deliver implements sink.Sink. It takes at most RequestTimeout.
 func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
+	if len(msgs) == 0 {
+		return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 	defer cancel()
 	r := newRequest(s, msgs)

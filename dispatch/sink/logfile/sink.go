@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 
@@ -24,8 +25,10 @@ type Sink struct {
 	// writing has a token while nothing writes. Its holder uses the fields below.
 	writing chan struct{}
 	file    *os.File // nil until it is opened
+	unsure  bool     // the folder may not have the file on disk
 	torn    bool     // the last line has no line break
 	closed  bool
+	sync    func(*os.File) error // waits until the disk has a file or a folder
 }
 
 var (
@@ -39,7 +42,7 @@ func New(cfg Config) (*Sink, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	s := &Sink{encoder: event.NewEncoder(cfg.settings(), event.Binding{Prefix: "ce_"}), writing: make(chan struct{}, 1)}
+	s := &Sink{encoder: event.NewEncoder(cfg.settings(), event.Binding{Prefix: "ce_"}), writing: make(chan struct{}, 1), sync: (*os.File).Sync}
 	cfg.Headers = nil
 	s.cfg = cfg
 	s.writing <- struct{}{}
@@ -167,12 +170,35 @@ func (s *Sink) writeNow(text []byte) (n int, err error) {
 	n, err = s.file.Write(text)
 	s.torn = n > 0 && text[n-1] != '\n'
 	if n > 0 && s.cfg.Fsync {
-		if syncErr := s.file.Sync(); syncErr != nil {
+		if syncErr := s.syncAll(); syncErr != nil {
 			s.closeFile() // later calls may succeed although the pages are lost
 			return 0, syncErr
 		}
 	}
 	return n, err
+}
+
+// syncAll waits until the disk has the file, and its name. Without the name a crash loses a new
+// file, whatever is in it.
+func (s *Sink) syncAll() error {
+	if err := s.sync(s.file); err != nil || !s.unsure {
+		return err
+	}
+	path, err := filepath.EvalSymlinks(s.cfg.Output)
+	if err != nil {
+		return err // it was removed meanwhile
+	}
+	folder, err := os.Open(filepath.Dir(path))
+	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
+		failed.Op = "open its folder"
+		return failed
+	}
+	defer func() { _ = folder.Close() }()                                     // read-only
+	if err := s.sync(folder); err != nil && !errors.Is(err, syscall.EINVAL) { // a file system without it
+		return err
+	}
+	s.unsure = false
+	return nil
 }
 
 // open opens the output unless it is open. A file that is no longer at its path is opened again.
@@ -200,7 +226,7 @@ func (s *Sink) open() error {
 	if err != nil {
 		return err
 	}
-	s.file, s.torn = file, endsTorn(s.cfg.Output)
+	s.file, s.torn, s.unsure = file, endsTorn(s.cfg.Output), true // a probe may have created it
 	return nil
 }
 

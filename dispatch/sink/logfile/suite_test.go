@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -125,6 +127,51 @@ func deliver(tb testing.TB, s *logfile.Sink, msgs ...sink.Message) sink.Result {
 		}
 	}
 	return res
+}
+
+// The disk has a row, and the name of its file, before the row is delivered. A crash would lose a
+// new file without a name.
+func TestFsync(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "link")
+	if err := os.Mkdir(filepath.Join(dir, "logs"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "logs", "file")
+	if err := os.Symlink(file, path); err != nil {
+		t.Fatal(err)
+	}
+	cfg := to(path)
+	cfg.Fsync = true
+	s := newSink(t, cfg)
+	var synced []string
+	s.BeforeSync(func(name string) error { synced = append(synced, name); return nil })
+	expect := func(what string, class sink.Class, want ...string) {
+		t.Helper()
+		synced = nil
+		if res := s.Deliver(t.Context(), []sink.Message{{ID: "1"}}); res.Class != class || !slices.Equal(synced, want) {
+			t.Errorf("%s: %s (%s), on disk are %q, want %s and %q", what, res.Class, res.Detail, synced, class, want)
+		}
+	}
+	if out := s.Probe(t.Context(), ""); out.Class != sink.Delivered {
+		t.Errorf("%+v", out)
+	}
+	expect("a file that a probe created", sink.Delivered, path, filepath.Dir(file))
+	expect("a file with a name", sink.Delivered, path)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	expect("a file that is created again", sink.Delivered, path, filepath.Dir(file))
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	s.BeforeSync(func(name string) error {
+		if name == path {
+			return nil
+		}
+		return &fs.PathError{Op: "sync", Path: name, Err: syscall.EIO}
+	})
+	expect("a folder on a broken disk", sink.Unavailable)
 }
 
 // A pipe that is full does not hold a request beyond its time. What it was writing arrives once,

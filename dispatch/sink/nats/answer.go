@@ -45,7 +45,7 @@ func (s *Sink) classify(ctx context.Context, conn *session, subject string, err 
 		return s.outcome(class, reason, "%s (%d)%s", refused.Description, refused.ErrorCode, hint)
 	case errors.As(err, &version):
 		return s.outcome(sink.Misconfigured, store.ReasonBadRequest, "%s", err)
-	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
+	case errors.Is(err, nats.ErrNoResponders):
 		return s.noStream(ctx, conn, subject)
 	case errors.Is(err, errDenied):
 		return s.outcome(sink.Misconfigured, store.ReasonForbidden, "user may not publish to %s; allow it", subject)
@@ -57,7 +57,7 @@ func (s *Sink) classify(ctx context.Context, conn *session, subject string, err 
 		return s.rejected("message exceeds max_payload of the server (%d)", conn.nc.MaxPayload())
 	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, jetstream.ErrInvalidSubject):
 		return s.rejected("subject %q is invalid", subject)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, jetstream.ErrAsyncPublishTimeout):
+	case errors.Is(err, context.DeadlineExceeded):
 		return s.outcome(sink.Unavailable, store.ReasonGateway, "no answer within the time-out; the message may still be stored")
 	case errors.Is(err, context.Canceled):
 		return s.outcome(sink.Unavailable, store.ReasonGateway, "request cancelled")

@@ -20,6 +20,7 @@ func BenchmarkDeliver(b *testing.B) {
 	}{
 		{"1 lane", nats.BatchNone, 1, 1},
 		{"100 lanes", nats.BatchNone, 100, 1},
+		{"12 lanes of 8", nats.BatchNone, 12, 8},
 		{"1 lane atomic", nats.BatchAtomic, 1, 100},
 		{"10 lanes atomic", nats.BatchAtomic, 10, 100},
 	} {

@@ -27,8 +27,9 @@ const (
 )
 
 const (
-	// maxLanes is how many messages a request has in BatchNone. All of them wait for the slowest.
-	maxLanes = 256
+	// maxItems is how many messages a request has in BatchNone, and maxRun how many of a lane that
+	// shares it. All of them wait for the slowest.
+	maxItems, maxRun = 500, 8
 
 	// maxBatch is the largest atomic batch of a server with default limits (ADR-50).
 	maxBatch = 1000
@@ -145,9 +146,9 @@ func (c *Config) validateCredentials(bad *store.FieldErrors) {
 // Limits returns the Limits of a sink with this configuration, which must be valid. They are the
 // same for every kind.
 func (c *Config) Limits(string) sink.Limits {
-	limits := sink.Limits{Mode: sink.PerItem, MaxItems: maxLanes, MaxBytes: maxRequestBytes}
+	limits := sink.Limits{Mode: sink.Prefix, MaxItems: maxItems, MaxRun: maxRun, MaxBytes: maxRequestBytes}
 	if c.Batch == BatchAtomic {
-		limits.Mode, limits.MaxItems = sink.Prefix, maxBatch
+		limits.MaxItems, limits.MaxRun = maxBatch, 0
 	}
 	stream := template.MustParse(c.Stream)
 	if stream.Fixed() {

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -40,23 +41,30 @@ var errDenied = errors.New("permissions violation for publish")
 // session is one connection, which the client makes again if it is lost.
 type session struct {
 	nc     *nats.Conn
-	js     jetstream.JetStream
-	closed chan struct{} // closed when the client has ended
-	failed chan struct{} // closed when the user gets no answers
+	js     jetstream.JetStream // for questions about streams
+	closed chan struct{}       // closed when the client has ended
+	failed chan struct{}       // closed when the user gets no answers
 
-	mu      sync.Mutex
-	watched map[string]*watch // by subject
+	inboxPrefix string // of the subjects of answers
+
+	mu          sync.Mutex
+	watched     map[string]*watch // by subject
+	inboxes     map[string]*inbox // by number of the request
+	lastRequest uint64
 }
 
-// watch ends the requests to a subject to which the user may not publish. The server reports that
-// beside the answers, so a request would otherwise wait until it times out.
+// watch ends the questions to a subject to which the user may not publish. The server reports that
+// beside the answers, so a question would otherwise wait until it times out.
 type watch struct {
 	senders int
 	denied  chan struct{}
 }
 
 func newSession() *session {
-	return &session{closed: make(chan struct{}), failed: make(chan struct{}), watched: map[string]*watch{}}
+	return &session{
+		closed: make(chan struct{}), failed: make(chan struct{}), inboxPrefix: nats.InboxPrefix + rand.Text() + ".",
+		watched: map[string]*watch{}, inboxes: map[string]*inbox{},
+	}
 }
 
 // Close implements link.Session. Nothing is drained, because Deliver awaits every answer.
@@ -106,10 +114,14 @@ func (s *session) onError(_ *nats.Conn, _ *nats.Subscription, err error) {
 		return // the next request fails too, and has the reason
 	}
 	text := err.Error()
+	_, quoted, isPublish := strings.Cut(text, `Publish to "`)
+	subject, _, _ := strings.Cut(quoted, `"`)
+	if isPublish {
+		s.failAll(subject, errDenied)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, quoted, ok := strings.Cut(text, `Publish to "`); ok {
-		subject, _, _ := strings.Cut(quoted, `"`)
+	if isPublish {
 		if w := s.watched[subject]; w != nil {
 			close(w.denied)
 			delete(s.watched, subject)
@@ -167,16 +179,19 @@ func options(c *Config) ([]nats.Option, error) {
 }
 
 // connector returns the function that connects.
-func connector(servers []string, all []nats.Option, timeout time.Duration) func() (*session, error) {
+func connector(servers []string, all []nats.Option) func() (*session, error) {
 	return func() (*session, error) {
 		s := newSession()
-		own := append(all[:len(all):len(all)], nats.ErrorHandler(s.onError), nats.ClosedHandler(func(*nats.Conn) { close(s.closed) }))
+		own := append(all[:len(all):len(all)], nats.ErrorHandler(s.onError),
+			nats.DisconnectErrHandler(func(*nats.Conn, error) { s.failAll("", nats.ErrDisconnected) }),
+			nats.ClosedHandler(func(*nats.Conn) { close(s.closed) }))
 		var err error
 		if s.nc, err = nats.Connect(strings.Join(servers, ","), own...); err != nil {
 			return nil, err
 		}
-		// The dispatcher bounds the messages in flight, so no further bound may delay them.
-		s.js, err = jetstream.New(s.nc, jetstream.WithPublishAsyncTimeout(timeout), jetstream.WithPublishAsyncMaxPending(1<<30))
+		if s.js, err = jetstream.New(s.nc); err == nil {
+			_, err = s.nc.Subscribe(s.inboxPrefix+"*", s.onAnswer)
+		}
 		if err != nil {
 			s.Close()
 			return nil, err

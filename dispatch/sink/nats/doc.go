@@ -8,13 +8,13 @@
 // # Order
 //
 // A stream stores messages in the order in which it gets them, and may refuse one and store the
-// next. So at most one message of a lane is without an answer:
+// next. A request has runs of many lanes (mode [sink.Prefix]), and of each lane one message is
+// without an answer:
 //
-//   - BatchNone: mode [sink.PerItem]. A request has one message of each lane, and all of them are
-//     sent before the first answer is awaited.
-//   - BatchAtomic: mode [sink.Prefix]. A request has runs of many lanes. A run of several messages
-//     is one atomic batch (ADR-50), which the server stores as a whole or not at all. That needs
-//     NATS 2.12.1 and allow_atomic in the stream.
+//   - BatchNone: the first messages of all lanes are sent before the first answer is awaited, and
+//     the answer to a message sends the next one of its lane.
+//   - BatchAtomic: a run of several messages is one atomic batch (ADR-50), which the server stores
+//     as a whole or not at all. That needs NATS 2.12.1 and allow_atomic in the stream.
 //
 // A batch that repeats a message of the duplicate window is refused as a whole, for example if the
 // answer to the first attempt was lost. Then its messages are sent one after the other, and the

@@ -28,3 +28,6 @@ func Wildcards(text string) string {
 
 // HasBatches is hasBatches.
 func HasBatches(version string) bool { return hasBatches(version) }
+
+// MsgID returns the Nats-Msg-Id of a row.
+func MsgID(m *sink.Message) string { return msgID(m, m.ID) }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -76,7 +75,7 @@ func New(c Config) (*Sink, error) {
 		receipts:   c.Receipts,
 		maxBackoff: c.MaxBackoff,
 		atomic:     c.Batch == BatchAtomic,
-		link:       link.New(connector(servers, all, c.timeout())),
+		link:       link.New(connector(servers, all)),
 		batches:    make(chan struct{}, maxOpenBatches),
 		where:      strings.Join(hosts, ","),
 		redactor:   func() *redact.Redactor { return red },
@@ -102,61 +101,12 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 		return sink.Result{Outcome: s.noConnection(err)}
 	}
 
-	r := &request{sink: s, conn: conn, items: make([]sink.Outcome, len(msgs))}
-	var runs sync.WaitGroup
-	var single []*pending
-	for first := 0; first < len(msgs); {
-		n := 1
-		for first+n < len(msgs) && msgs[first+n].Lane == msgs[first].Lane {
-			n++
-		}
-		run := r.prepare(msgs[first:first+n], r.items[first:first+n])
-		switch {
-		case len(run) == 1:
-			p, err := r.start(run[0])
-			if err != nil {
-				r.items[first] = s.classify(ctx, conn, run[0].msg.Subject, err)
-				break
-			}
-			single = append(single, p)
-		case len(run) > 1:
-			runs.Go(func() { r.sendRun(ctx, run) })
-		}
-		first += n
+	r := &request{
+		sink: s, conn: conn, ctx: ctx, msgs: msgs, maxPayload: conn.nc.MaxPayload(), inbox: conn.openInbox(),
+		items: make([]sink.Outcome, len(msgs)), flights: make([]flight, len(msgs)),
 	}
-	for _, p := range single {
-		r.finish(ctx, p)
-	}
-	runs.Wait()
-	return r.result()
-}
-
-// request is one call of Deliver.
-type request struct {
-	sink  *Sink
-	conn  *session
-	items []sink.Outcome
-	sent  atomic.Bool
-}
-
-// result returns the outcomes. A failure of all messages alike is one of the request.
-func (r *request) result() sink.Result {
-	first := r.items[0]
-	res := sink.Result{Items: r.items, Unsent: !r.sent.Load()}
-	if len(r.items) == 1 {
-		res.Outcome, res.Items = first, nil
-		return res
-	}
-	if first.Class != sink.Unavailable && first.Class != sink.Misconfigured {
-		return res
-	}
-	for i := range r.items {
-		if c := r.items[i].Class; c != first.Class && c != sink.NotSent {
-			return res
-		}
-	}
-	res.Outcome, res.Items = first, nil
-	return res
+	defer conn.closeInbox(r.inbox)
+	return r.deliver()
 }
 
 // rejected returns the outcome of a message that can never be sent.

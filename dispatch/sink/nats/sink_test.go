@@ -82,6 +82,31 @@ func TestFullInABatch(t *testing.T) {
 	wantStored(t, b, ids(0, 9))
 }
 
+// A stream that is full in the middle of a run without batches has the messages before, and no later one
+// is sent.
+func TestFullInARun(t *testing.T) {
+	b := startBroker(t, servers.NATS, func(c *jetstream.StreamConfig) { c.MaxMsgs = 5 })
+	s := newSink(t, b.config())
+	msgs := run(0, 9)
+	res := s.Deliver(t.Context(), msgs)
+	for i := range msgs {
+		want := sink.Delivered
+		switch {
+		case i == 5:
+			want = sink.Unavailable
+		case i > 5:
+			want = sink.NotSent
+		}
+		if got := res.At(i); got.Class != want {
+			t.Errorf("message %d is %s (%s), want %s", i, got.Class, got.Detail, want)
+		}
+	}
+	wantStored(t, b, ids(0, 4))
+	b.change(func(c *jetstream.StreamConfig) { c.MaxMsgs = -1 })
+	want(t, s, msgs[5:], sink.Delivered)
+	wantStored(t, b, ids(0, 9))
+}
+
 // Where the server or the stream has no batches, no message of a run is stored: they would be
 // stored one by one, and a failing one would not hold up those behind it.
 func TestWithoutBatches(t *testing.T) {
@@ -277,4 +302,24 @@ func TestCredentialsAreRepaired(t *testing.T) {
 	b.Restart(map[string]string{"authorization": `{users: [{user: admin, password: admin}, {user: relay, password: other}]}`})
 	deliverUntil(t, s, run(1, 1))
 	wantStored(t, b, ids(0, 1))
+}
+
+// Different rows have different ids, or the stream would drop one. Parts may have slashes.
+func TestMessageIDs(t *testing.T) {
+	seen := map[string]sink.Message{}
+	for _, outbox := range []string{"", "a", "a/b", "a%2Fb"} {
+		for _, id := range []string{"1", "b/1", "1/r", "a/1", "b%2F1"} {
+			for _, replay := range []string{"", "r", "1/r"} {
+				m := sink.Message{Outbox: outbox, ID: id, Replay: replay}
+				got := nats.MsgID(&m)
+				if other, taken := seen[got]; taken {
+					t.Errorf("%+v and %+v have the id %s", m, other, got)
+				}
+				seen[got] = m
+			}
+		}
+	}
+	if got := nats.MsgID(&sink.Message{Outbox: "shop.orders", ID: "7", Replay: "r1"}); got != "shop.orders/7/r1" {
+		t.Errorf("the id is %s", got)
+	}
 }

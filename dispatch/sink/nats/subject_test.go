@@ -70,7 +70,7 @@ func TestStreamOfFields(t *testing.T) {
 // The breaker is one for each stream.
 func TestEndpoint(t *testing.T) {
 	c := nats.Config{Subject: "a", Stream: "ORDERS"}
-	if l := c.Limits("k"); l.Endpoint != "ORDERS" || l.EndpointOf != nil || l.Mode != sink.PerItem {
+	if l := c.Limits("k"); l.Endpoint != "ORDERS" || l.EndpointOf != nil || l.Mode != sink.Prefix {
 		t.Errorf("a fixed stream has the limits %+v", l)
 	}
 	c.Stream, c.Batch = "EV_{kind}", nats.BatchAtomic

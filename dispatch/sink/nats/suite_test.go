@@ -223,15 +223,14 @@ func TestSuite(t *testing.T) {
 		name    string
 		version servers.NATSVersion
 		batch   nats.Batch
-		mode    sink.Mode
 	}{
-		{"none", servers.NATS, nats.BatchNone, sink.PerItem},
-		{"atomic", servers.NATS, nats.BatchAtomic, sink.Prefix},
-		{"before batches", servers.NATS29, nats.BatchNone, sink.PerItem},
+		{"none", servers.NATS, nats.BatchNone},
+		{"atomic", servers.NATS, nats.BatchAtomic},
+		{"before batches", servers.NATS29, nats.BatchNone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sinktest.RunBroker(t, sinktest.BrokerHarness{
-				Kind: "EVENT", Mode: c.mode, Faults: faults(), Secrets: []string{canary},
+				Kind: "EVENT", Mode: sink.Prefix, Faults: faults(), Secrets: []string{canary},
 				New: func(tb testing.TB) (sink.Sink, sinktest.Broker) {
 					b := startBroker(tb, c.version, func(s *jetstream.StreamConfig) { s.MaxMsgSize = 32 << 10 })
 					config := b.config()

@@ -104,20 +104,9 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	return r.result()
 }
 
-// result returns the outcomes. A failure of all messages alike is one of the request.
+// result returns the outcomes.
 func (r *request) result() sink.Result {
-	first := r.items[0]
-	res := sink.Result{Items: r.items, Unsent: !r.sent}
-	if len(r.items) > 1 {
-		if first.Class != sink.Unavailable && first.Class != sink.Misconfigured {
-			return res
-		}
-		for i := range r.items {
-			if r.items[i].Class != first.Class {
-				return res
-			}
-		}
-	}
-	res.Outcome, res.Items = first, nil
+	res := sink.ResultOf(r.items, sink.SameClass)
+	res.Unsent = !r.sent
 	return res
 }

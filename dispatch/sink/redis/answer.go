@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/redis/go-redis/v9"
 
@@ -45,15 +46,23 @@ return {ids}`
 
 // run are the messages of a lane that are sent in one command.
 type run struct {
-	items  []sink.Outcome // of the lane
-	n      int            // the messages of the command are the first n
-	stream string
-	cmd    *redis.Cmd
+	items   []sink.Outcome // of the lane
+	n       int            // the messages of the command are the first n
+	stream  string
+	command []any
+	cmd     *redis.Cmd
+
+	// large is the size of a single message that the server may not accept, 0 for others.
+	large int
 }
 
-// prepare adds the command for the messages of a lane to a pipeline, up to the first that can never
-// be sent, and sets the outcomes of that and of those behind it.
-func (s *Sink) prepare(ctx context.Context, pipe redis.Pipeliner, msgs []sink.Message, items []sink.Outcome) run {
+// minBulkLimit is the lowest limit of a message that a server can be given (proto-max-bulk-len).
+const minBulkLimit = 1 << 20
+
+// prepare makes the command for the messages of a lane, up to the first that can never be sent, and
+// sets the outcomes of that and of those behind it. A message larger than any that the server
+// has accepted, and than the lowest limit, is alone: the server may close its connection.
+func (s *Sink) prepare(msgs []sink.Message, items []sink.Outcome) run {
 	r := run{items: items}
 	var all [][]any
 	for i := range msgs {
@@ -66,7 +75,19 @@ func (s *Sink) prepare(ctx context.Context, pipe redis.Pipeliner, msgs []sink.Me
 			fail(items, i, sink.Outcome{Class: sink.NotSent})
 			break
 		}
+		size := largest(args)
+		if size <= minBulkLimit || int64(size) <= s.accepted.Load() {
+			size = 0
+		}
+		if size > 0 && i > 0 {
+			fail(items, i, sink.Outcome{Class: sink.NotSent})
+			break
+		}
 		r.stream, r.n, all = stream, i+1, append(all, args)
+		if r.large = size; size > 0 && len(msgs) > 1 {
+			fail(items, 1, sink.Outcome{Class: sink.NotSent})
+			break
+		}
 	}
 	switch {
 	case r.n == 1:
@@ -74,15 +95,27 @@ func (s *Sink) prepare(ctx context.Context, pipe redis.Pipeliner, msgs []sink.Me
 		if s.cfg.MaxLength > 0 {
 			args = append(args, "MAXLEN", "~", s.cfg.MaxLength)
 		}
-		r.cmd = pipe.Do(ctx, append(append(args, "*"), all[0]...)...)
+		r.command = append(append(args, "*"), all[0]...)
 	case r.n > 1:
-		args := []any{"EVAL", addAll, 1, r.stream, s.cfg.MaxLength}
+		r.command = []any{"EVAL", addAll, 1, r.stream, s.cfg.MaxLength}
 		for _, one := range all {
-			args = append(append(args, len(one)), one...)
+			r.command = append(append(r.command, len(one)), one...)
 		}
-		r.cmd = pipe.Do(ctx, args...)
 	}
 	return r
+}
+
+// largest returns the size of the largest of the arguments, which the server limits.
+func largest(args []any) (size int) {
+	for _, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			size = max(size, len(arg))
+		case []byte:
+			size = max(size, len(arg))
+		}
+	}
+	return size
 }
 
 // entry returns the stream of a message, and the fields and values of its entry.
@@ -108,6 +141,10 @@ func (s *Sink) entry(m *sink.Message) (stream string, args []any, reason string)
 func (s *Sink) settle(r run) {
 	var ids []any
 	answer, err := r.cmd.Result()
+	if err != nil && !isAnswer(err) { // the connection ended behind the answer to another command
+		fail(r.items, 0, s.failure(err))
+		return
+	}
 	refused := "ERR answer is neither an id nor that of the script"
 	switch value := answer.(type) {
 	case string: // of XADD
@@ -131,9 +168,15 @@ func (s *Sink) settle(r run) {
 		}
 	}
 	if stored == r.n {
+		if r.large > 0 {
+			s.accepted.Store(int64(r.large))
+		}
 		return
 	}
 	class, reason, hint := classOf(refused)
+	if class == sink.Rejected {
+		s.accepted.Store(0) // the limit was lowered
+	}
 	fail(r.items, stored, s.outcome(class, reason, "stream %s: %s%s", r.stream, refused, hint))
 }
 
@@ -164,6 +207,8 @@ func classOf(text string) (class sink.Class, reason store.Reason, hint string) {
 	case strings.HasPrefix(text, "ERR unknown command"), strings.HasPrefix(text, "ERR DB index"), strings.HasPrefix(text, "ERR invalid DB"),
 		strings.HasPrefix(text, "ERR AUTH"), strings.HasPrefix(text, "ERR Client sent AUTH"):
 		return sink.Misconfigured, store.ReasonBadRequest, ""
+	case strings.HasPrefix(text, "ERR Protocol error: invalid bulk length"):
+		return sink.Rejected, store.ReasonBadRequest, "; the message exceeds proto-max-bulk-len of the server"
 	}
 	return sink.Refused, store.ReasonInternal, ""
 }
@@ -205,6 +250,28 @@ func (s *Sink) failure(err error) sink.Outcome {
 		return s.outcome(sink.Unavailable, store.ReasonGateway, "server closed the connection")
 	}
 	return s.outcome(sink.Unavailable, store.ReasonGateway, "%s", err)
+}
+
+// largeFailure returns the outcome of a request with one large message. A server that does not accept it
+// closes the connection, and its answer may be lost. If the server answers another request
+// then, the message is suspect.
+func (s *Sink) largeFailure(ctx context.Context, size int, err error) sink.Outcome {
+	out := s.failure(err)
+	closed := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if !closed || !s.isAlive(ctx) {
+		return out
+	}
+	out = s.outcome(sink.Unavailable, store.ReasonInternal,
+		"server closed the connection on a message of %d bytes; see its proto-max-bulk-len and client-query-buffer-limit", size)
+	out.Suspect = true
+	return out
+}
+
+// isAlive reports whether the server answers.
+func (s *Sink) isAlive(ctx context.Context) bool {
+	pipe := s.client.Pipeline()
+	ping := pipe.Ping(ctx)
+	return s.exec(ctx, pipe) == nil && (ping.Err() == nil || strings.HasPrefix(ping.Err().Error(), "NOPERM"))
 }
 
 // timeoutText says that there is no answer. A deadline of the connection may end before the one of

@@ -19,10 +19,11 @@
 //
 // # Classes
 //
-//   - Rejected: larger than the server accepts (512 MiB).
+//   - Rejected: larger than the server accepts (512 MiB, or its proto-max-bulk-len).
 //   - Unavailable: no connection or no answer; the server loads its data (LOADING), is out of memory
 //     (OOM), a replica (READONLY), busy (BUSY), has no replica (NOREPLICAS), no disk (MISCONF) or no
-//     connection left.
+//     connection left. A message above 1 MiB is suspect if the server closes the connection on it, and then
+//     answers: the message may exceed proto-max-bulk-len.
 //   - Misconfigured: the credentials or the permissions (NOAUTH, WRONGPASS, NOPERM), TLS, a key
 //     that is no stream (WRONGTYPE), a node of a cluster (MOVED, ASK, CROSSSLOT), a database or a
 //     command that does not exist.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -35,6 +36,8 @@ type Sink struct {
 	addr    string
 	client  *redis.Client
 	running sync.WaitGroup // requests, which may outlive their Deliver
+
+	accepted atomic.Int64 // size of the largest message that the server accepted, if above minBulkLimit
 
 	redactor func() *redact.Redactor
 }
@@ -116,52 +119,54 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	if len(msgs) == 0 {
 		return sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}
 	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
 	items := make([]sink.Outcome, len(msgs))
-	pipe := s.client.Pipeline()
-	var runs []run
+	var runs, large []run
 	for first := 0; first < len(msgs); {
 		end := first + 1
 		for end < len(msgs) && msgs[end].Lane == msgs[first].Lane {
 			end++
 		}
-		if r := s.prepare(ctx, pipe, msgs[first:end], items[first:end]); r.cmd != nil {
+		switch r := s.prepare(msgs[first:end], items[first:end]); {
+		case r.large > 0:
+			large = append(large, r)
+		case r.n > 0:
 			runs = append(runs, r)
 		}
 		first = end
 	}
-	if len(runs) == 0 {
-		res := result(items)
-		res.Unsent = true
-		return res
+	if len(runs) > 0 {
+		s.send(ctx, runs)
 	}
-	if err := s.exec(ctx, pipe); err != nil {
-		for _, r := range runs {
-			fail(r.items, 0, s.failure(err))
-		}
-		return result(items)
+	for i := range large {
+		s.send(ctx, large[i:i+1])
 	}
-	for _, r := range runs {
-		s.settle(r)
-	}
-	return result(items)
+	res := sink.ResultOf(items, sink.SameClass)
+	res.Unsent = len(runs)+len(large) == 0
+	return res
 }
 
-// result returns the result of a request. A failure of all messages alike is one of the request.
-func result(items []sink.Outcome) sink.Result {
-	first := items[0]
-	if len(items) == 1 {
-		return sink.Result{Outcome: first}
+// send sends runs in one pipeline and sets their outcomes.
+func (s *Sink) send(ctx context.Context, runs []run) {
+	pipe := s.client.Pipeline()
+	for i := range runs {
+		runs[i].cmd = pipe.Do(ctx, runs[i].command...)
 	}
-	if first.Class == sink.Unavailable || first.Class == sink.Misconfigured {
-		same := true
-		for i := range items {
-			same = same && (items[i].Class == first.Class || items[i].Class == sink.NotSent)
-		}
-		if same {
-			return sink.Result{Outcome: first}
+	err := s.exec(ctx, pipe)
+	if err != nil {
+		s.accepted.Store(0) // the limit may be lower now
+	}
+	for _, r := range runs {
+		switch {
+		case err == nil:
+			s.settle(r)
+		case r.large > 0:
+			fail(r.items, 0, s.largeFailure(ctx, r.large, err))
+		default:
+			fail(r.items, 0, s.failure(err))
 		}
 	}
-	return sink.Result{Items: items}
 }
 
 // fail sets the outcome of the message at which a lane stops, and of those behind it.
@@ -172,10 +177,15 @@ func fail(items []sink.Outcome, at int, out sink.Outcome) {
 	items[at] = out
 }
 
+// bounded returns a context with the bound of a request.
+func (s *Sink) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, s.cfg.timeout(), errors.New(s.timeoutText()))
+}
+
 // exec sends the commands of a pipeline and waits for their answers. The error is one of the
 // connection: each command has its own.
 func (s *Sink) exec(ctx context.Context, pipe redis.Pipeliner) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.timeout(), errors.New(s.timeoutText()))
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	if ctx.Err() != nil {
 		return &cancelledError{context.Cause(ctx)}

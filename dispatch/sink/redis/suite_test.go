@@ -1,6 +1,7 @@
 package redis_test
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -321,5 +322,47 @@ func TestProbe(t *testing.T) {
 	b.do("CONFIG", "SET", "requirepass", canary)
 	if out := probe(); out.Class != sink.Misconfigured || !strings.Contains(out.Detail, "NOAUTH") {
 		t.Errorf("%+v", out)
+	}
+}
+
+// A message above the server's limit disturbs no other, and is suspect or rejected. A server that is down
+// makes none suspect.
+func TestTooLargeForTheServer(t *testing.T) {
+	b := start(t, nil)
+	s := newSink(t, b.config())
+	large := sink.Message{ID: "large", Lane: 1, Payload: bytes.Repeat([]byte("x"), 2<<20)}
+	request := []sink.Message{{ID: "1", Lane: 0}, {ID: "2", Lane: 0}, large, {ID: "behind", Lane: 1}, {ID: "3", Lane: 2}}
+	expect := func(of sink.Class) (blamed sink.Outcome) {
+		t.Helper()
+		res := s.Deliver(t.Context(), request)
+		for i, class := range []sink.Class{sink.Delivered, sink.Delivered, of, sink.NotSent, sink.Delivered} {
+			if out := res.At(i); class != 0 && out.Class != class {
+				t.Errorf("message %s is %s (%s), want %s", request[i].ID, out.Class, out.Detail, class)
+			}
+		}
+		return res.At(2)
+	}
+	blamed := func(what string, out sink.Outcome) {
+		t.Helper()
+		if !(out.Class == sink.Rejected || out.Class == sink.Unavailable && out.Suspect) || !strings.Contains(out.Detail, "proto-max-bulk-len") {
+			t.Errorf("%s: the large message is %s, suspect %t: %s", what, out.Class, out.Suspect, out.Detail)
+		}
+		t.Logf("%s: %s: %s", what, out.Class, out.Detail)
+	}
+	expect(sink.Delivered)
+	b.do("CONFIG", "SET", "proto-max-bulk-len", "1048576")
+	if out := s.Deliver(t.Context(), []sink.Message{large}); out.Class != sink.Rejected && out.Class != sink.Unavailable {
+		t.Errorf("after a larger one was accepted: %s: %s", out.Class, out.Detail)
+	}
+	blamed("with others", expect(0))
+	blamed("alone", s.Deliver(t.Context(), []sink.Message{large}).Outcome)
+	if got := b.Stored(); !slices.Equal(got, []string{"1", "2", "3", "large", "1", "2", "3"}) {
+		t.Errorf("stored %v", got)
+	}
+	b.Stop()
+	for range 2 {
+		if out := s.Deliver(t.Context(), []sink.Message{large}); out.Class != sink.Unavailable || out.Suspect {
+			t.Errorf("of a server that is down: %s, suspect %t: %s", out.Class, out.Suspect, out.Detail)
+		}
 	}
 }

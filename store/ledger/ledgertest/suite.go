@@ -52,6 +52,11 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 		{"other rows are not removed", (*bench).testDequeueOthers},
 		{"rows by number", (*bench).testScan},
 		{"lanes", (*bench).testLanes},
+		{"records of legs", (*bench).testLegRows},
+		{"FAILED legs", (*bench).testLegFailed},
+		{"legs behind their marks", (*bench).testLegsAfter},
+		{"copies of missing legs", (*bench).testAdoptLegs},
+		{"rows of a leg for others", (*bench).testReroute},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := &bench{db: open(t)}

@@ -77,10 +77,11 @@ func (r *Reader) Head(doc bson.Raw) (store.Item, error) {
 }
 
 // Content returns the payload of a value, which may lie beside the document, and the attributes
-// of the document. Both are nil if the value is missing. They share no memory with either.
+// of the document. Both are nil if the value is missing, unless the outbox keeps its attributes.
+// They share no memory with either.
 func (r *Reader) Content(doc bson.Raw, payload bson.RawValue) ([]byte, store.Attributes) {
 	body := payloadOf(payload)
-	if body == nil {
+	if body == nil && !r.outbox.KeepsAttributes() {
 		return nil, nil
 	}
 	return body, r.outbox.Layout.ReadAttributes(func(i int) []byte { return r.attribute(doc, i) })

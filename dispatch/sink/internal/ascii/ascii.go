@@ -4,6 +4,7 @@ package ascii
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -19,9 +20,13 @@ func Printable(s string) bool { return Visible(strings.ReplaceAll(s, " ", "")) }
 // (RFC 3986, section 2.1). It also encodes the characters in too. Decoding restores
 // s, so different texts stay different.
 func PercentEncode(s, too string) string {
+	isEncoded := func(c byte) bool { return c <= ' ' || c > '~' || c == '%' || strings.IndexByte(too, c) >= 0 }
+	if !slices.ContainsFunc([]byte(s), isEncoded) {
+		return s
+	}
 	var b strings.Builder
 	for _, c := range []byte(s) {
-		if c <= ' ' || c > '~' || c == '%' || strings.IndexByte(too, c) >= 0 {
+		if isEncoded(c) {
 			fmt.Fprintf(&b, "%%%02X", c)
 		} else {
 			b.WriteByte(c)

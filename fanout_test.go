@@ -1,0 +1,153 @@
+package sluicebox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/route"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/legs"
+)
+
+// fakeJoin gives a row to the legs that have not passed it, and a settled row to none.
+type fakeJoin struct {
+	begun   []string // what Begin got
+	records map[string]*store.LegRow
+	asked   []string // ids that were looked up
+}
+
+func (j *fakeJoin) Begin(rows []legs.Row) []store.LegSet {
+	to := make([]store.LegSet, len(rows))
+	for i, r := range rows {
+		j.begun = append(j.begun, fmt.Sprintf("%s:%b-%b", r.ID, r.Matched, r.Passed))
+		if !r.Settled {
+			to[i] = r.Matched &^ r.Passed
+		}
+	}
+	return to
+}
+
+func (j *fakeJoin) LegRows(_ context.Context, refs []store.Ref) ([]*store.LegRow, error) {
+	rows := make([]*store.LegRow, len(refs))
+	for i, ref := range refs {
+		j.asked = append(j.asked, ref.ID)
+		rows[i] = j.records[ref.ID]
+	}
+	return rows, nil
+}
+
+// routedFixture is an intake of epoch 7 for the outbox "plain", and "orders" with the routes bus, for
+// all rows, and hooks, for rows of the kind "paid".
+type routedFixture struct {
+	*intake
+	*fakeJoin
+	trackers *checkpoint.Trackers
+	lanes    map[string]*dispatch.Dispatcher
+}
+
+func newRoutedFixture(t *testing.T, saved store.Checkpoint) *routedFixture {
+	t.Helper()
+	opt := Options{Outboxes: []Outbox{
+		{Outbox: store.Outbox{Name: "plain"}, Sink: "s"},
+		{Outbox: store.Outbox{Name: "orders"}, Routes: []Route{{Name: "bus", Sink: "s"}, {Name: "hooks", Sink: "s", When: route.Rule{Kind: []string{"paid"}}}}},
+	}}
+	k, freed := newFakeBackend(), make(chan struct{}, 1)
+	f := &routedFixture{fakeJoin: &fakeJoin{records: map[string]*store.LegRow{}}, lanes: map[string]*dispatch.Dispatcher{}}
+	for name := range opt.routes() {
+		f.lanes[name] = dispatch.New(dispatch.DefaultConfig(), k.options(7, true, freed))
+	}
+	fan, err := opt.newFanOut(f.fakeJoin, f.fakeJoin, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byText := func(a, b store.Position) int { return strings.Compare(string(a), string(b)) }
+	f.trackers = checkpoint.NewTrackers(saved, byText)
+	f.intake = newIntake(f.trackers.Rest(), 7, f.lanes, freed, func(string, int) {})
+	f.fan = fan
+	fan.connect(f.lanes, f.trackers, saved.Legs, byText)
+	return f
+}
+
+// saved returns a checkpoint with the marks of the legs.
+func saved(bus, hooks, unmatched store.Position) store.Checkpoint {
+	return store.Checkpoint{Position: min(bus, hooks, unmatched), Legs: map[string]store.LegMark{
+		"orders/bus": {Position: bus}, "orders/hooks": {Position: hooks}, "orders/unmatched": {Position: unmatched},
+	}}
+}
+
+// ofKind returns rows of "orders", of one kind.
+func ofKind(kind string, ids ...string) []store.Item {
+	items := of("orders", ids...)
+	for i := range items {
+		items[i].Kind = kind
+	}
+	return items
+}
+
+func (f *routedFixture) expect(t *testing.T, bus, hooks, plain string) {
+	t.Helper()
+	for name, want := range map[string]string{"orders/bus": bus, "orders/hooks": hooks, "plain": plain} {
+		held := f.lanes[name].Held(name)
+		slices.Sort(held)
+		expectEqual(t, "rows of "+name, strings.Join(held, " "), want)
+	}
+}
+
+func TestRowsGoToTheLegsThatMatchThem(t *testing.T) {
+	f := newRoutedFixture(t, saved("p0", "p0", "p0"))
+	b := capture.Batch{Position: "p1", Items: slices.Concat(ofKind("paid", "1"), of("plain", "2"), ofKind("new", "3"))}
+	if err := f.appendBatch(&b, b.Position); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(t, "1 3", "1", "2")
+	expectEqual(t, "begun", f.begun, "[1:11-0 3:1-0]")
+	expectEqual(t, "held", strings.Join(slices.Sorted(slices.Values(f.Held("orders"))), " "), "1 3")
+	cp, _ := f.trackers.Watermark()
+	expectEqual(t, "mark of the leg without rows", cp.Legs["orders/unmatched"].Position, "p1")
+	expectEqual(t, "mark of a leg with rows", cp.Legs["orders/hooks"].Position, "p0")
+	expectEqual(t, "checkpoint", cp.Position, "p0")
+}
+
+// A leg gets no row again that it had passed, by the position of the row's transaction, also if the
+// transaction comes in parts. The records of such rows are read, behind the greatest mark none.
+func TestALegDropsWhatItHasPassed(t *testing.T) {
+	f := newRoutedFixture(t, saved("p3", "p1", "p3"))
+	f.records["2"] = &store.LegRow{Retries: map[string]store.LegRetry{"hooks": {Count: 2}}}
+	if err := f.appendBundle(t.Context(), []capture.Batch{
+		{Position: "p2", Items: ofKind("paid", "1")},
+		{Items: ofKind("paid", "2")}, // a part of the transaction that ends at p3
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(t, "", "1", "")
+	if err := f.appendBundle(t.Context(), []capture.Batch{
+		{Position: "p3", Items: ofKind("paid", "3")},
+		{Position: "p4", Items: ofKind("paid", "4")},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(t, "4", "1 2 3 4", "")
+	expectEqual(t, "looked up", f.asked, "[1 2 3 4]")
+	cp, _ := f.trackers.Watermark()
+	expectEqual(t, "mark of the leg ahead", cp.Legs["orders/bus"], fmt.Sprint(store.LegMark{Position: "p3", Seq: store.NewSeq(7, 3)}))
+	if f.fan.looksUp() {
+		t.Error("rows behind the greatest mark are looked up")
+	}
+}
+
+// A settled row reaches the join, which decides whether a leg needs it nevertheless.
+func TestSettledRowsOfLegsReachTheJoin(t *testing.T) {
+	f := newRoutedFixture(t, saved("p0", "p0", "p0"))
+	f.beginCatchUp(&fakeStatuses{})
+	if err := f.appendBundle(t.Context(), []capture.Batch{{Position: "p1", Items: slices.Concat(ofKind("new", "s1", "2"), of("plain", "s3", "4"))}}); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(t, "2", "", "4")
+	expectEqual(t, "begun", f.begun, "[s1:1-0 2:1-0]")
+}

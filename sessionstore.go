@@ -1,0 +1,82 @@
+package sluicebox
+
+import (
+	"context"
+
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/checkpoint/replay"
+	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/legs"
+)
+
+// laneStore is a store by lane: an outbox with routes has its legs in its place.
+type laneStore interface {
+	dispatch.Store
+	checkpoint.StartStore
+}
+
+// sessionStore is the store of a session. Without routes it is the relay's own, so that nothing
+// stands between the dispatchers and the database.
+type sessionStore struct {
+	laneStore
+	join *legs.Store // nil without routes
+	fan  *fanOut     // nil without routes
+}
+
+// newSessionStore returns the store of a session that begins.
+func (r *Relay) newSessionStore(polling bool) (*sessionStore, error) {
+	if !r.opt.hasRoutes() {
+		return &sessionStore{laneStore: r.db.store}, nil
+	}
+	join := legs.New(r.db.store, r.opt.tables(), legs.Options{Polling: polling})
+	fan, err := r.opt.newFanOut(join, r.db.store, polling)
+	return &sessionStore{laneStore: join, join: join, fan: fan}, err
+}
+
+// adoptMissing gives each leg the rows that only the last leader's memory had, because after a
+// snapshot and while polling no mark tells which they are.
+func (s *sessionStore) adoptMissing(ctx context.Context, begin *checkpoint.StartPoint, polling bool) error {
+	if s.join == nil || begin.SnapshotReason == "" && !polling {
+		return nil
+	}
+	return s.join.AdoptMissing(ctx, begin.Epoch)
+}
+
+// rerouteUnmatched gives rows that no route matched, and that are spilled, to the routes that match
+// them now: the configuration may have others than when they were read.
+func (s *sessionStore) rerouteUnmatched(ctx context.Context, epoch store.Epoch) error {
+	if s.join == nil {
+		return nil
+	}
+	for _, b := range s.fan.boxes {
+		if _, err := s.join.Reroute(ctx, epoch, b.legs[len(b.legs)-1].name, b.routesOf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replays returns the store of replays, in which a row of a leg has the state of its outbox's row.
+func (s *sessionStore) replays(db replay.Store) replay.Store {
+	if s.join != nil {
+		return s.join
+	}
+	return db
+}
+
+// startStore is the store of a start. It spills the rows of an outbox with routes once for each of
+// their legs.
+type startStore struct {
+	laneStore
+	fan *fanOut
+}
+
+// Spill implements store.Spiller.
+func (s startStore) Spill(ctx context.Context, epoch store.Epoch, items []store.Item) error {
+	all, err := s.fan.legItems(ctx, items)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	return s.laneStore.Spill(ctx, epoch, all)
+}

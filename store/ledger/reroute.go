@@ -1,0 +1,95 @@
+package ledger
+
+import (
+	"context"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Reroute gives spilled rows of a leg to other legs of its outbox, durably and in transactions of a
+// bounded size. routes returns the names of the routes for a row, none to leave it where it is. It
+// returns the number of rows that it moved. It is for a start, before any lane has rows.
+func (l *Ledger) Reroute(ctx context.Context, epoch store.Epoch, leg string, routes func(*store.Item) []string) (total int, err error) {
+	q := Scan{Queue: SpilledQueue, Outboxes: []string{leg}, Limit: l.batchRows}
+	for n, last := -1, int64(0); n != 0 && err == nil; q.After = last {
+		moved := 0
+		err = l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) (err error) {
+			var items []store.Item
+			if items, err = tx.Scan(ctx, q); err != nil {
+				return err
+			}
+			n, items = len(items), items[:min(len(items), max(1, l.contentLen(items)))]
+			if n > 0 {
+				last = int64(items[len(items)-1].Seq)
+			}
+			moved, err = l.reroute(ctx, tx, items, routes)
+			return err
+		})
+		total += moved
+	}
+	return total, wrap(err, "route spilled rows of %s", leg)
+}
+
+// reroute moves spilled rows of one leg.
+func (l *Ledger) reroute(ctx context.Context, tx Tx, items []store.Item, routes func(*store.Item) []string) (int, error) {
+	if len(items) == 0 {
+		return 0, nil
+	}
+	keys, from := make([]string, len(items)), make([]store.SpilledRange, len(items))
+	for i := range items {
+		it := &items[i]
+		keys[i] = legKey(store.Ref{Outbox: l.legs[it.Outbox].outbox, ID: it.ID})
+		from[i] = store.SpilledRange{Outbox: it.Outbox, Lane: it.Lane().Hash(), After: it.Seq - 1}
+	}
+	whole, err := tx.Range(ctx, SpilledQueue, from, 1)
+	if err != nil {
+		return 0, err
+	}
+	records, err := getAll[legRow](ctx, tx.Lock, legKind, distinct(keys))
+	if err != nil {
+		return 0, err
+	}
+	var copies []store.Item
+	var gone []Ref
+	moved := map[string]*legRow{}
+	for i := range items {
+		if len(whole[i]) == 0 {
+			continue
+		}
+		it, of := whole[i][0], l.legs[items[i].Outbox]
+		names := routes(&it)
+		if len(names) == 0 {
+			continue
+		}
+		rec := records[keys[i]]
+		if rec == nil {
+			rec = &legRow{Outbox: text(of.outbox), ID: text(it.ID)}
+		}
+		rec.Matched = union(without(rec.Matched, of.route), names)
+		rec.Spilled = union(without(rec.Spilled, of.route), names)
+		delete(rec.Retries, of.route)
+		moved[keys[i]], gone = rec, append(gone, refOf(store.SpilledRef{Ref: it.Ref, Seq: it.Seq}))
+		for _, name := range names {
+			it.Outbox, it.RetryCount = store.LegName(of.outbox, name), 0
+			copies = append(copies, it)
+		}
+	}
+	if len(copies) == 0 {
+		return 0, nil
+	}
+	if _, err := tx.Dequeue(ctx, SpilledQueue, gone, nil); err != nil {
+		return 0, err
+	}
+	if _, err := tx.Enqueue(ctx, SpilledQueue, copies); err != nil {
+		return 0, err
+	}
+	return len(gone), putAll(ctx, tx, legKind, moved)
+}
+
+// union returns the names of both lists, each once.
+func union(a, b []string) []string {
+	for _, name := range b {
+		a = append(without(a, name), name)
+	}
+	return a
+}

@@ -1,0 +1,334 @@
+package legs
+
+import (
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// plan is what the routes of an outbox ask of a row.
+type plan struct {
+	box      *store.Outbox
+	required store.LegSet
+	optional store.LegSet
+}
+
+func newPlan(box *store.Outbox) *plan {
+	p := &plan{box: box}
+	for i, r := range box.Routes {
+		if r.Optional {
+			p.optional = p.optional.With(i)
+		} else {
+			p.required = p.required.With(i)
+		}
+	}
+	return p
+}
+
+// needed returns the legs that decide the status of a row. anyOf: one delivery is enough. The
+// first leg that delivers a row without a required leg completes it.
+func (p *plan) needed(matched store.LegSet) (legs store.LegSet, anyOf bool) {
+	if r := matched & p.required; r != 0 {
+		return r, p.box.AnyRequired
+	}
+	return matched, true
+}
+
+// dropsSettled reports whether a leg need not deliver a row that was found settled. Otherwise the
+// row may be settled without this leg.
+func (p *plan) dropsSettled(matched store.LegSet, leg int) bool {
+	legs, anyOf := p.needed(matched)
+	return !anyOf && legs.Has(leg)
+}
+
+func (p *plan) names(legs store.LegSet) (names []string) {
+	for i := range legs.All() {
+		names = append(names, p.box.Routes[i].Name)
+	}
+	return names
+}
+
+// claimFresh is how long a claim by one leg answers the claims of others. It is far below every
+// sensible takeover timeout.
+const claimFresh = 5 * time.Second
+
+// join is what is known of a row whose legs are not over. It is pure. A leg that matched is in
+// exactly one of done, failed and spilled, or in none of them.
+type join struct {
+	matched, done, failed, spilled store.LegSet
+
+	// live are the legs that hold the row in memory and nowhere else. holders are those that
+	// claimed the row and have neither ended nor given it back.
+	live, holders store.LegSet
+
+	retries map[int]store.LegRetry // of legs; never changed in place
+
+	claimedAt time.Time // the latest claim of this leader; zero: none
+	unwritten bool      // it wrote nothing
+	settled   bool      // the row has its outcome, or was found settled
+	recorded  bool      // there is a LegRow
+	unmarked  bool      // no mark covers the row, so that each end is recorded
+}
+
+// newJoin returns the join of a row that enters memory.
+func newJoin(p *plan, r *Row) *join {
+	j := &join{matched: r.Matched, unmarked: r.Unmarked, settled: r.Settled}
+	if r.Known != nil {
+		j.restore(p, r.Known)
+	}
+	j.done |= j.matched & r.Passed &^ (j.failed | j.spilled)
+	if r.Settled {
+		for i := range j.open().All() {
+			if p.dropsSettled(j.matched, i) {
+				j.done = j.done.With(i)
+			}
+		}
+	}
+	if j.verdict(p) != 0 { // the last leg wrote the outcome before its mark passed the row
+		j.settled = true
+	}
+	j.live = j.open()
+	return j
+}
+
+// restore takes over what the record of a row says.
+func (j *join) restore(p *plan, rec *store.LegRow) {
+	j.matched |= p.box.RouteSet(rec.Matched)
+	j.done |= p.box.RouteSet(rec.Done)
+	j.failed |= p.box.RouteSet(rec.Failed)
+	j.spilled |= p.box.RouteSet(rec.Spilled)
+	j.recorded = true
+	for i, r := range p.box.Routes {
+		if retry, has := rec.Retries[r.Name]; has {
+			j.setRetry(i, retry)
+		}
+	}
+}
+
+// record returns the record of the row; nil if it needs none. A FAILED leg keeps it, because a
+// requeue must know which legs delivered the row.
+func (j *join) record(p *plan, row store.Ref) *store.LegRow {
+	if j.over() && j.failed == 0 {
+		return nil
+	}
+	rec := &store.LegRow{Ref: row, Matched: p.names(j.matched), Done: p.names(j.done), Failed: p.names(j.failed), Spilled: p.names(j.spilled)}
+	for i, retry := range j.retries {
+		if rec.Retries == nil {
+			rec.Retries = map[string]store.LegRetry{}
+		}
+		rec.Retries[p.box.Routes[i].Name] = retry
+	}
+	return rec
+}
+
+// open are the legs that have the row in memory or are to get it.
+func (j *join) open() store.LegSet { return j.matched &^ (j.done | j.failed | j.spilled) }
+
+// over reports whether every leg has ended.
+func (j *join) over() bool { return j.matched&^(j.done|j.failed) == 0 }
+
+// idle reports whether no leg needs the join in memory.
+func (j *join) idle() bool { return j.live|j.holders == 0 }
+
+func (j *join) setRetry(leg int, r store.LegRetry) {
+	retries := make(map[int]store.LegRetry, len(j.retries)+1)
+	for i, old := range j.retries {
+		retries[i] = old
+	}
+	retries[leg] = r
+	j.retries = retries
+}
+
+func (j *join) dropRetry(leg int) {
+	if _, has := j.retries[leg]; !has {
+		return
+	}
+	retries := make(map[int]store.LegRetry, len(j.retries))
+	for i, old := range j.retries {
+		if i != leg {
+			retries[i] = old
+		}
+	}
+	j.retries = retries
+}
+
+// verdict returns the status that the ends of the legs give the row; 0 if it is open.
+func (j *join) verdict(p *plan) store.Status {
+	legs, anyOf := p.needed(j.matched)
+	if j.unmarked && j.open() != 0 {
+		return 0 // the row is all that tells a successor of its open legs
+	}
+	switch {
+	case legs == 0:
+		return 0
+	case anyOf && legs&j.done != 0:
+		return store.Completed
+	case legs&^(j.done|j.failed) != 0:
+		return 0
+	case legs&j.failed != 0:
+		return store.Failed
+	}
+	return store.Completed
+}
+
+// reason returns why the legs made the row FAILED: the first needed route that failed, with its
+// error.
+func (j *join) reason(p *plan) string {
+	legs, _ := p.needed(j.matched)
+	for i := range (legs & j.failed).All() {
+		return "route " + p.box.Routes[i].Name + ": " + j.retries[i].Error
+	}
+	return ""
+}
+
+// end is what the end of a leg requires.
+type end uint8
+
+const (
+	keep   end = iota + 1 // nothing: the join remembers it
+	record                // a change of records
+	settle                // the outcome of the row, perhaps with a change of records
+	giveUp                // the row is given back: PENDING
+	ended                 // nothing: the leg had ended
+)
+
+// settleLeg changes the join by the outcome of a leg, as it is once it is written.
+func (j *join) settleLeg(leg int, o *store.Outcome) {
+	switch o.Status {
+	case store.Completed:
+		j.done = j.done.With(leg)
+		j.dropRetry(leg)
+	case store.Failed:
+		j.failed = j.failed.With(leg)
+		j.setRetry(leg, store.LegRetry{Count: o.RetryCount, Error: o.Error})
+	default:
+		if j.counts(leg, o) {
+			j.setRetry(leg, store.LegRetry{Count: o.RetryCount, Error: o.Error})
+		}
+		j.holders = j.holders.Without(leg)
+		return
+	}
+	j.spilled, j.live, j.holders = j.spilled.Without(leg), j.live.Without(leg), j.holders.Without(leg)
+}
+
+// counts reports whether a Pending outcome is a counted retry, and no claim that is given back.
+func (j *join) counts(leg int, o *store.Outcome) bool {
+	return o.Status == store.Pending && (o.Error != "" || o.RetryCount > j.retries[leg].Count)
+}
+
+// next returns what an outcome of a leg requires, and the join after it.
+func (j *join) next(p *plan, leg int, o *store.Outcome) (end, join) {
+	after := *j
+	if !j.matched.Has(leg) || (j.done | j.failed).Has(leg) {
+		return ended, after
+	}
+	after.settleLeg(leg, o)
+	switch {
+	case o.Status == store.Pending && j.counts(leg, o):
+		return record, after
+	case o.Status == store.Pending:
+		others := (j.done | j.failed | j.spilled).Without(leg)
+		if j.settled || others|after.holders != 0 {
+			return keep, after
+		}
+		return giveUp, after
+	case !j.settled && after.verdict(p) != 0:
+		after.settled = true
+		return settle, after
+	case j.recorded || j.unmarked || o.Status == store.Failed || o.SpilledSeq != 0:
+		return record, after
+	}
+	return keep, after
+}
+
+// legEnd returns what accompanies an outcome of a leg; nil if it is nothing.
+func (j *join) legEnd(p *plan, leg int, o *store.Outcome, row store.Ref, after *join) *store.LegEnd {
+	rec := after.record(p, row)
+	needs := rec != nil && (after.failed|after.spilled != 0 || after.unmarked || len(after.retries) > 0)
+	if !j.recorded && !needs && o.SpilledSeq == 0 && o.Status != store.Failed {
+		return nil
+	}
+	own := *o
+	return &store.LegEnd{Outcome: own, Of: row, Record: rec, Own: o.Status == store.Failed && !p.dropsSettled(j.matched, leg)}
+}
+
+// spill records that a leg has a copy among the spilled rows.
+func (j *join) spill(leg int) {
+	j.spilled, j.live, j.recorded = j.spilled.With(leg), j.live.Without(leg), true
+}
+
+// requeue records that a FAILED leg has a copy among the spilled rows again. It reports whether
+// the row, which may be FAILED, is open by that.
+func (j *join) requeue(p *plan, leg int) (open bool) {
+	j.failed = j.failed.Without(leg)
+	j.dropRetry(leg)
+	j.spill(leg)
+	j.settled = j.verdict(p) != 0
+	return !j.settled
+}
+
+// discard removes a FAILED leg.
+func (j *join) discard(leg int) {
+	j.matched, j.failed = j.matched.Without(leg), j.failed.Without(leg)
+	j.dropRetry(leg)
+}
+
+// answer answers the claim of a leg from memory; false if the table must be asked.
+func (j *join) answer(p *plan, leg int, r *store.ClaimRow, at time.Time) (a store.ClaimAnswer, known bool) {
+	a = store.ClaimAnswer{Result: store.Claimed, RetryCount: j.retries[leg].Count, Unwritten: j.unwritten}
+	switch {
+	case !j.matched.Has(leg) || (j.done | j.failed).Has(leg):
+		return store.ClaimAnswer{Result: store.AlreadySettled}, true
+	case j.settled && !r.WantPayload && !p.dropsSettled(j.matched, leg):
+		a.Unwritten = true
+		return a, true // the content of the row is in memory, or in a copy
+	case j.settled || r.WantPayload || j.claimedAt.IsZero() || !r.OwnClaimAt.IsZero() || at.Sub(j.claimedAt) >= claimFresh:
+		return a, false
+	}
+	j.holders = j.holders.With(leg)
+	return a, true
+}
+
+// claim returns the row to claim for a leg.
+func (j *join) claim(r *store.ClaimRow, row store.Ref) store.ClaimRow {
+	ask := *r
+	ask.Ref = row
+	if j.claimedAt.After(ask.OwnClaimAt) { // by another leg
+		ask.OwnClaimAt = j.claimedAt
+	}
+	return ask
+}
+
+// claimed takes the table's answer to the claim of a leg, and returns the leg's.
+func (j *join) claimed(p *plan, leg int, r *store.ClaimRow, a store.ClaimAnswer, at time.Time) store.ClaimAnswer {
+	switch a.Result {
+	case store.Claimed:
+		j.claimedAt, j.unwritten = at, a.Unwritten
+		j.holders = j.holders.With(leg)
+		a.RetryCount = j.retries[leg].Count
+	case store.AlreadySettled, store.Gone:
+		j.settled = true
+		if !p.dropsSettled(j.matched, leg) && !r.WantPayload {
+			// Perhaps this relay settled it, before a restart. So the leg delivers it, because
+			// its content is in memory.
+			return store.ClaimAnswer{Result: store.Claimed, RetryCount: j.retries[leg].Count, Unwritten: true}
+		}
+		j.drop(leg)
+	}
+	return a
+}
+
+// drop ends a leg that need not deliver the row, or cannot because its content is gone. A copy
+// stays until it is deleted.
+func (j *join) drop(leg int) {
+	j.done, j.live, j.holders = j.done.With(leg), j.live.Without(leg), j.holders.Without(leg)
+	j.spilled = j.spilled.Without(leg)
+	j.dropRetry(leg)
+}
+
+// dropOpen is drop, unless the leg has ended.
+func (j *join) dropOpen(leg int) {
+	if j.matched.Has(leg) && !(j.done | j.failed).Has(leg) {
+		j.drop(leg)
+	}
+}

@@ -1,0 +1,285 @@
+// Package legs joins the legs of rows. It stands between the dispatchers and the store of a relay
+// of which an outbox has routes.
+//
+// A leg is a virtual outbox: dispatchers claim, settle and spill rows under its name, for example
+// orders/hooks. [Store] translates the name to the outbox, and decides what the end of a leg means
+// for the row. Rows of outboxes without routes pass straight through.
+//
+// # What is written, and when
+//
+// The legs of a row share a join in memory. The first leg that claims the row claims it for all,
+// and the last one that ends writes its outcome. So a row with several legs costs as many
+// statements as one without. Three things must outlive a crash, and are in the row's record, a
+// [store.LegRow]: a leg has spilled the row, is FAILED, or has a counted retry. Where there is such
+// a record, the end of any leg of the row is written before Settle returns.
+//
+// Of all other rows the marks of the legs tell which legs are done; see store.Checkpoint. A row
+// that no mark covers, for example because it is polled, is unmarked: each end is recorded, and
+// its outcome waits for all legs, the optional ones too.
+//
+// # Status of a row
+//
+//	required legs          COMPLETED                     FAILED
+//	all must deliver       each delivered                all have ended, and one failed
+//	any of them suffices   one delivered                 all failed
+//	the row has none       an optional leg delivered     all failed
+//
+// An optional leg, and any leg of a row that is COMPLETED without it, delivers the row although it
+// is settled. Its content is in memory or in its spilled copy.
+//
+// # Locks
+//
+// One write of a row is under way at a time. A claim, a spill or a deletion waits for it; an
+// outcome is TooEarly, because its dispatcher writes it again soon. A call marks the rows of its
+// statement as busy, and holds none while it waits for others.
+package legs
+
+import (
+	"context"
+	"sync"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
+)
+
+// Options configure a Store.
+type Options struct {
+	// Polling: rows are read from tables only, so that no mark covers any of them.
+	Polling bool
+}
+
+// Store is the store of a relay, for its legs. Its methods take the names of legs, and those of
+// outboxes without routes. It is safe for concurrent use.
+type Store struct {
+	ledger.Store // of the database
+	polling      bool
+	legs         map[string]legOf // by name
+	plans        map[string]*plan // by outbox
+
+	mu      sync.Mutex
+	rows    map[store.Ref]*entry
+	changed chan struct{} // closed once a busy row is free again
+}
+
+// legOf is what the name of a leg means.
+type legOf struct {
+	plan  *plan
+	index int
+}
+
+func (l legOf) row(id string) store.Ref { return store.Ref{Outbox: l.plan.box.Name, ID: id} }
+
+// entry is a join in memory. A join without live legs and holders stays only while it is busy.
+type entry struct {
+	join
+	busy bool // a call reads or writes the row
+}
+
+// New returns a Store over that of the database. The outboxes are all outboxes of the relay.
+func New(under ledger.Store, outboxes []store.Outbox, o Options) *Store {
+	s := &Store{
+		Store: under, polling: o.Polling, legs: map[string]legOf{}, plans: map[string]*plan{},
+		rows: map[store.Ref]*entry{}, changed: make(chan struct{}),
+	}
+	for _, box := range outboxes {
+		if len(box.Routes) == 0 {
+			continue
+		}
+		p := newPlan(&box)
+		s.plans[box.Name] = p
+		for i, r := range box.Routes {
+			s.legs[store.LegName(box.Name, r.Name)] = legOf{p, i}
+		}
+	}
+	return s
+}
+
+// Row is a row of an outbox with routes that enters memory.
+type Row struct {
+	store.Ref // Outbox is the outbox, not a leg
+	// Matched are the legs whose routes match the row.
+	Matched store.LegSet
+	// Passed are the legs whose saved mark is at or behind the row.
+	Passed store.LegSet
+	// Settled: the row is COMPLETED or FAILED in its table, or deleted.
+	Settled bool
+	// Unmarked: the row was found in its table, and no mark will tell which legs are done.
+	Unmarked bool
+	// Known is the row's record, nil if there is none or it need not be looked up.
+	Known *store.LegRow
+}
+
+// Begin takes rows that enter memory, and returns for each, by position, the legs to whose lanes
+// it is to be appended. Call it before the row is appended to a lane.
+//
+// A row that is in memory already, because a sweep found it again, gets all of its open legs once
+// more. The lanes know which of them hold the row.
+func (s *Store) Begin(rows []Row) []store.LegSet {
+	to := make([]store.LegSet, len(rows))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range rows {
+		r := &rows[i]
+		p := s.plans[r.Outbox]
+		if p == nil {
+			continue
+		}
+		r.Unmarked = r.Unmarked || s.polling
+		e := s.rows[r.Ref]
+		if e != nil && e.matched != 0 {
+			e.matched |= r.Matched
+			e.live |= e.open()
+			to[i] = e.open()
+			continue
+		}
+		j := newJoin(p, r)
+		switch to[i] = j.live; {
+		case e != nil: // a call reads its record
+			e.join = *j
+		case j.live != 0:
+			s.rows[r.Ref] = &entry{join: *j}
+		}
+	}
+	return to
+}
+
+// acquire locks s.mu once each row has an entry. An entry that it creates has what the row's
+// record says, and no leg if there is none: every leg has ended then.
+func (s *Store) acquire(ctx context.Context, rows []store.Ref) error {
+	for {
+		s.mu.Lock()
+		var missing []store.Ref
+		for _, row := range rows {
+			if s.rows[row] == nil {
+				s.rows[row] = &entry{busy: true}
+				missing = append(missing, row)
+			}
+		}
+		if len(missing) == 0 {
+			return nil
+		}
+		s.mu.Unlock()
+
+		records, err := s.LegRows(ctx, missing)
+		s.mu.Lock()
+		for i, row := range missing {
+			e := s.rows[row]
+			if e.busy = false; err != nil {
+				continue
+			}
+			if rec, p := records[i], s.plans[row.Outbox]; rec != nil {
+				e.restore(p, rec)
+				e.settled = !s.polling && e.verdict(p) != 0 // the record was written with the outcome, or behind it
+			}
+		}
+		s.wake()
+		if err == nil { // an entry that others removed meanwhile is read again
+			if s.all(rows) {
+				return nil
+			}
+		} else {
+			s.tidy(missing)
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) all(rows []store.Ref) bool {
+	for _, row := range rows {
+		if s.rows[row] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// release ends the use of entries, and unlocks s.mu.
+func (s *Store) release(rows []store.Ref) {
+	s.tidy(rows)
+	s.wake()
+	s.mu.Unlock()
+}
+
+// tidy removes entries that nobody needs. The lock is held.
+func (s *Store) tidy(rows []store.Ref) {
+	for _, row := range rows {
+		if e := s.rows[row]; e != nil && !e.busy && e.idle() {
+			delete(s.rows, row)
+		}
+	}
+}
+
+// wake wakes calls that wait for busy rows. The lock is held.
+func (s *Store) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// wait releases the entries and waits until a busy row is free.
+func (s *Store) wait(ctx context.Context, rows []store.Ref) error {
+	changed := s.changed
+	s.tidy(rows)
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-changed:
+		return nil
+	}
+}
+
+// refs returns the rows of legs among n named rows, and whether there is any.
+func (s *Store) refs(n int, name func(i int) store.Ref) (rows []store.Ref) {
+	for i := range n {
+		ref := name(i)
+		if leg, is := s.legs[ref.Outbox]; is {
+			rows = append(rows, leg.row(ref.ID))
+		}
+	}
+	return rows
+}
+
+// AwaitTable implements store.TableAwaiter.
+func (s *Store) AwaitTable(ctx context.Context, outbox string) error {
+	if leg, is := s.legs[outbox]; is {
+		outbox = leg.plan.box.Name
+	}
+	return s.Store.AwaitTable(ctx, outbox)
+}
+
+// ReadSettled implements store.StatusReader. A row of a leg is settled if the outbox's row is.
+func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	return s.Store.ReadSettled(ctx, s.inTables(rows))
+}
+
+// ReadStatuses implements store.RowStatusReader. A row of a leg has the state of the outbox's row.
+func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
+	return s.Store.ReadStatuses(ctx, s.inTables(rows))
+}
+
+// inTables returns rows under the names of their outboxes.
+func (s *Store) inTables(rows []store.ClaimRow) []store.ClaimRow {
+	named := make([]store.ClaimRow, len(rows))
+	for i, r := range rows {
+		if leg, is := s.legs[r.Outbox]; is {
+			r.Ref = leg.row(r.ID)
+		}
+		named[i] = r
+	}
+	return named
+}
+
+// AdoptMissing gives each leg that a record is missing a copy of the row among the spilled rows,
+// made from that of another leg. Call it at a start whose log does not bring the rows again, for
+// example after a snapshot, before the spilled lanes are read.
+func (s *Store) AdoptMissing(ctx context.Context, epoch store.Epoch) error {
+	for name := range s.plans {
+		if _, err := s.AdoptLegs(ctx, epoch, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

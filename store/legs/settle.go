@@ -1,0 +1,215 @@
+package legs
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Settle implements store.Settler. The end of a leg is written into the row if it decides the row's
+// status, into the records if the row has one, and nowhere otherwise.
+func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
+	refs := s.refs(len(outcomes), func(i int) store.Ref { return outcomes[i].Ref })
+	if len(refs) == 0 {
+		return s.Store.Settle(ctx, epoch, outcomes)
+	}
+	if err := s.acquire(ctx, refs); err != nil {
+		return nil, err
+	}
+	c := settling{Store: s, epoch: epoch, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes)), refs: refs, held: map[store.Ref]bool{}}
+	for i := range outcomes {
+		c.decide(i)
+	}
+	s.release(refs)
+	err := c.write(ctx)
+	c.finish()
+	if err != nil {
+		return nil, err
+	}
+	return c.results, nil
+}
+
+// settling is one call of Settle.
+type settling struct {
+	*Store
+	epoch    store.Epoch
+	outcomes []store.Outcome
+	results  []store.SettleResult
+	refs     []store.Ref
+	held     map[store.Ref]bool // rows that are busy with this call
+
+	ends []store.LegEnd  // changes of records alone
+	rows []store.Outcome // outcomes of rows
+	// endAt and rowAt are the indexes of their outcomes.
+	endAt, rowAt []int
+}
+
+// decide finds out what an outcome requires. The lock is held.
+func (c *settling) decide(i int) {
+	o := &c.outcomes[i]
+	leg, is := c.legs[o.Outbox]
+	if !is {
+		c.rows, c.rowAt = append(c.rows, *o), append(c.rowAt, i)
+		return
+	}
+	row := leg.row(o.ID)
+	e := c.Store.rows[row]
+	if e.busy {
+		c.results[i] = store.TooEarly
+		return
+	}
+	switch what, after := e.next(leg.plan, leg.index, o); what {
+	case ended:
+		c.results[i] = e.resultOf(leg.index, o.Status)
+		c.dropCopy(i, leg, e)
+	case keep:
+		e.join = after
+		c.results[i] = store.Written
+	case giveUp:
+		c.hold(row, e)
+		c.rows, c.rowAt = append(c.rows, store.Outcome{Ref: row, Txn: o.Txn, Status: store.Pending, At: o.At}), append(c.rowAt, i)
+	case record:
+		c.hold(row, e)
+		end := store.LegEnd{Outcome: *o, Of: row, Record: after.record(leg.plan, row)}
+		c.ends, c.endAt = append(c.ends, end), append(c.endAt, i)
+	case settle:
+		c.hold(row, e)
+		c.rows, c.rowAt = append(c.rows, e.rowOutcome(leg, o, &after)), append(c.rowAt, i)
+	}
+}
+
+// dropCopy deletes the copy of a row whose leg had ended before.
+func (c *settling) dropCopy(i int, leg legOf, e *entry) {
+	if o := &c.outcomes[i]; o.DeletesSpilled() {
+		row := leg.row(o.ID)
+		c.hold(row, e)
+		end := store.LegEnd{Outcome: store.Outcome{Ref: o.Ref, Status: store.Completed, SpilledSeq: o.SpilledSeq}, Of: row, Record: e.record(leg.plan, row)}
+		c.ends, c.endAt = append(c.ends, end), append(c.endAt, i)
+	}
+}
+
+// resultOf returns the result of an outcome of a leg that had ended.
+func (j *join) resultOf(leg int, s store.Status) store.SettleResult {
+	if s == store.Completed && j.done.Has(leg) || s == store.Failed && j.failed.Has(leg) {
+		return store.Written // the answer to an earlier call was lost
+	}
+	return store.WasSettled
+}
+
+// rowOutcome returns the outcome of the row that the end of a leg decides.
+func (j *join) rowOutcome(leg legOf, o *store.Outcome, after *join) store.Outcome {
+	row := leg.row(o.ID)
+	out := store.Outcome{Ref: row, Txn: o.Txn, Status: after.verdict(leg.plan), At: o.At, Leg: j.legEnd(leg.plan, leg.index, o, row, after)}
+	if !j.claimedAt.IsZero() {
+		out.Txn = 0 // the claim of a leg found the row
+	}
+	switch {
+	case out.Status == store.Failed:
+		out.Error, out.RetryCount, out.Reason = after.reason(leg.plan), o.RetryCount, o.Reason
+	case o.Status == store.Completed:
+		out.Receipt = o.Receipt
+	}
+	return out
+}
+
+// write writes what decide has collected, and takes over the results.
+func (c *settling) write(ctx context.Context) error {
+	if len(c.ends) > 0 {
+		if err := c.SettleLegs(ctx, c.epoch, c.ends); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		for k, i := range c.endAt {
+			c.recorded(i, &c.ends[k])
+		}
+		c.release(c.refs)
+	}
+	if len(c.rows) == 0 {
+		return nil
+	}
+	results, err := c.Store.Store.Settle(ctx, c.epoch, c.rows)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	for k, i := range c.rowAt {
+		c.results[i] = results[k]
+		if leg, is := c.legs[c.outcomes[i].Outbox]; is {
+			c.results[i] = c.written(i, leg, &c.rows[k], results[k])
+		}
+	}
+	c.release(c.refs)
+	return nil
+}
+
+// recorded takes over the end of a leg that changed records alone. The lock is held.
+func (c *settling) recorded(i int, end *store.LegEnd) {
+	o := &c.outcomes[i]
+	leg := c.legs[o.Outbox]
+	e := c.free(end.Of)
+	e.join.recorded = end.Record != nil
+	if c.results[i] == 0 { // otherwise the leg had ended before
+		e.settleLeg(leg.index, o)
+		c.results[i] = store.Written
+	}
+}
+
+// written takes over the result of an outcome that changed the row, and returns that of the leg.
+// The lock is held.
+func (c *settling) written(i int, leg legOf, row *store.Outcome, result store.SettleResult) store.SettleResult {
+	o := &c.outcomes[i]
+	e := c.free(row.Ref)
+	switch {
+	case result.NeedsRetry():
+		return result
+	case row.Status == store.Pending:
+		e.settleLeg(leg.index, o)
+		if result == store.Written {
+			e.claimedAt = time.Time{}
+			return result
+		}
+		return e.foundSettled(leg, result)
+	}
+	e.settleLeg(leg.index, o)
+	e.settled = true
+	if row.Leg != nil {
+		if e.join.recorded = row.Leg.Record != nil; row.Leg.Own {
+			return store.Written
+		}
+	}
+	return result
+}
+
+// foundSettled records that a claim could not be given back, because the row is settled or gone.
+func (j *join) foundSettled(leg legOf, result store.SettleResult) store.SettleResult {
+	j.settled = true
+	if !leg.plan.dropsSettled(j.matched, leg.index) {
+		return store.Written
+	}
+	j.drop(leg.index)
+	return result
+}
+
+// hold makes a row busy for this call. The lock is held.
+func (c *settling) hold(row store.Ref, e *entry) {
+	e.busy = true
+	c.held[row] = true
+}
+
+// free ends hold.
+func (c *settling) free(row store.Ref) *entry {
+	e := c.Store.rows[row]
+	e.busy = false
+	delete(c.held, row)
+	return e
+}
+
+// finish frees the rows that a call which failed has left busy.
+func (c *settling) finish() {
+	c.mu.Lock()
+	for row := range c.held {
+		c.free(row)
+	}
+	c.release(c.refs)
+}
