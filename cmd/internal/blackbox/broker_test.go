@@ -3,6 +3,7 @@ package blackbox
 import (
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
@@ -83,14 +84,19 @@ func (b *brokerScene) write() {
 	}
 }
 
-// fail begins a fault and waits until a delivery fails as unavailable.
+// fail begins a fault and waits until a delivery fails as unavailable. A full disk may still have room
+// for some rows, so it writes more of them until then.
 func (b *brokerScene) fail(begin func()) {
 	b.t.Helper()
-	const failures = `sluicebox_delivery_attempts_total{outcome="unavailable",sink="bus"}`
+	const failures, pause = `sluicebox_delivery_attempts_total{outcome="unavailable",sink="bus"}`, 2 * time.Second
 	before := b.relay.metric(failures)
 	begin()
-	b.write()
+	written := time.Time{}
 	within(b.t, testTimeout, func() string {
+		if time.Since(written) > pause {
+			b.write()
+			written = time.Now()
+		}
 		if b.relay.metric(failures) == before {
 			return "no delivery fails"
 		}

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"fmt"
 	"os"
 	"syscall"
 
@@ -36,3 +37,11 @@ func awaitStop(pid int) error {
 		}
 	}
 }
+
+// mountMemory mounts an empty file system in memory of a size in bytes.
+func mountMemory(dir string, size int64) error {
+	return unix.Mount("sluicebox", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size))
+}
+
+// detach unmounts a file system, which a process may still use.
+func detach(dir string) error { return unix.Unmount(dir, unix.MNT_DETACH) }

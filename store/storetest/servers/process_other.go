@@ -2,7 +2,10 @@
 
 package servers
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+)
 
 func attributes() *syscall.SysProcAttr { return nil }
 
@@ -12,3 +15,9 @@ func deathSignal(*syscall.SysProcAttr) syscall.Signal { return syscall.SIGKILL }
 
 // awaitStop does nothing.
 func awaitStop(int) error { return nil }
+
+// mountMemory returns an error.
+func mountMemory(string, int64) error { return errors.ErrUnsupported }
+
+// detach does nothing.
+func detach(string) error { return nil }

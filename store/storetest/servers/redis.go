@@ -24,9 +24,14 @@ func Redis(tb testing.TB, settings map[string]string) *RedisServer {
 	const program = "SLUICEBOX_TEST_REDIS_"
 	bin := requireEnv(tb, program+"BIN", "redis")
 	base := tempDir(tb)
+	data := filepath.Join(base, "data")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	chown(tb, data)
 	s := &RedisServer{private: private{
 		tb: tb, name: "Redis", base: base, bin: bin, env: environment(program + "LIB"),
-		settings: map[string]string{"appendonly": "yes", "save": `""`, "bind": "127.0.0.1", "dir": base},
+		settings: map[string]string{"appendonly": "yes", "save": `""`, "bind": "127.0.0.1", "dir": data},
 		signals:  map[string]os.Signal{"fast": syscall.SIGTERM, "immediate": syscall.SIGKILL},
 	}}
 	s.command = s.serve
