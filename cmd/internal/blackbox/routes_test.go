@@ -374,3 +374,32 @@ func routesAfterSnapshots(t *testing.T, h host, buffer int) {
 	s.awaitStates(rows, 0)
 	expectStop(t, r)
 }
+
+// A row that an operator sets back in its table goes to all its routes again, found by the sweep.
+func TestRowsOfRoutesThatAreSetBack(t *testing.T) {
+	onRoutes(t, "stream", func(s *routesScene) {
+		if s.db != nil {
+			s.t.Skip("one statement for tables is enough")
+		}
+		const rows, back = 60, 7
+		r := s.run()
+		s.writeRows(rows, 0)()
+		s.awaitStates(rows, 0)
+		for name := range s.to {
+			s.checkRoute(name, rows)
+		}
+		if _, err := s.conn.exec(s.sql(fmt.Sprintf("UPDATE {table} SET status = 'NEW', completed_at = NULL WHERE id IN (SELECT id FROM (SELECT id FROM {table} ORDER BY id LIMIT %d) AS few)", back))); err != nil {
+			s.t.Fatal(err)
+		}
+		within(s.t, testTimeout, func() string {
+			for name, to := range s.to {
+				if again := to.Counts().Duplicates; again != back {
+					return fmt.Sprintf("route %s: %d rows arrived again, want %d", name, again, back)
+				}
+			}
+			return ""
+		})
+		s.awaitStates(rows, 0)
+		expectStop(s.t, r)
+	})
+}
