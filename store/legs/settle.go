@@ -148,7 +148,7 @@ func (c *settling) recorded(i int, end *store.LegEnd) {
 	o := &c.outcomes[i]
 	leg := c.legs[o.Outbox]
 	e := c.free(end.Of)
-	e.join.recorded = end.Record != nil
+	e.recorded = end.Record != nil
 	if c.results[i] == 0 { // otherwise the leg had ended before
 		e.settleLeg(leg.index, o)
 		c.results[i] = store.Written
@@ -174,7 +174,7 @@ func (c *settling) written(i int, leg legOf, row *store.Outcome, result store.Se
 	e.settleLeg(leg.index, o)
 	e.settled = true
 	if row.Leg != nil {
-		if e.join.recorded = row.Leg.Record != nil; row.Leg.Own {
+		if e.recorded = row.Leg.Record != nil; row.Leg.Own {
 			return store.Written
 		}
 	}

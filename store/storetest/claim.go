@@ -309,12 +309,7 @@ func (s *suite) testClaimChecks(t *testing.T) {
 		before[id] = b.read(t, "a", id)
 	}
 
-	wants := []struct {
-		claim     store.ClaimRow
-		result    store.ClaimResult
-		unwritten bool
-		retries   int
-	}{
+	wants := []wantedCheck{
 		{store.ClaimRow{Ref: ref("a", "deleted"), Txn: txn}, store.Gone, false, 0},
 		{store.ClaimRow{Ref: ref("a", "free"), Txn: txn}, store.Claimed, true, 0},
 		{store.ClaimRow{Ref: ref("a", "taken")}, store.Claimed, false, 0},
@@ -341,13 +336,8 @@ func (s *suite) testClaimChecks(t *testing.T) {
 				continue
 			}
 			w := wants[slices.IndexFunc(claims, func(c store.ClaimRow) bool { return c == chunk[i] })-1]
-			if a.Result != w.result || a.Unwritten != w.unwritten || counts && a.RetryCount != w.retries {
-				t.Errorf("check of %q: got %s, unwritten %v, %d retries, want %s, %v, %d",
-					w.claim.ID, a.Result, a.Unwritten, a.RetryCount, w.result, w.unwritten, w.retries)
-			}
-			if got := string(a.Payload); w.claim.WantPayload && a.Result == store.Claimed && got != row(w.claim.ID).Payload {
-				t.Errorf("check of %q: got payload %q", w.claim.ID, got)
-			}
+			w.claim = chunk[i]
+			w.compare(t, &a, counts)
 		}
 	}
 	for id, was := range before {
@@ -358,13 +348,37 @@ func (s *suite) testClaimChecks(t *testing.T) {
 	if got := b.read(t, "a", "asked for"); (s.layout.State == store.StateWords || s.layout.State == store.StateNumbers) && got.Status != store.Processing {
 		t.Errorf("a claim beside checks left its row %s", got.Status)
 	}
+	s.checkAfterChecks(t, b, txn, claims[4:5])
+}
 
+// wantedCheck is the answer that the check of a row must get.
+type wantedCheck struct {
+	claim     store.ClaimRow
+	result    store.ClaimResult
+	unwritten bool
+	retries   int
+}
+
+func (w *wantedCheck) compare(t *testing.T, a *store.ClaimAnswer, counts bool) {
+	t.Helper()
+	if a.Result != w.result || a.Unwritten != w.unwritten || counts && a.RetryCount != w.retries {
+		t.Errorf("check of %q: got %s, unwritten %v, %d retries, want %s, %v, %d",
+			w.claim.ID, a.Result, a.Unwritten, a.RetryCount, w.result, w.unwritten, w.retries)
+	}
+	if got := string(a.Payload); w.claim.WantPayload && a.Result == store.Claimed && got != row(w.claim.ID).Payload {
+		t.Errorf("check of %q: got payload %q", w.claim.ID, got)
+	}
+}
+
+// checkAfterChecks: a checked row is settled as any other, and no check answers another epoch.
+func (s *suite) checkAfterChecks(t *testing.T, b *bench, txn store.Txn, claims []store.ClaimRow) {
+	t.Helper()
 	if r := b.settle(t, store.Outcome{Ref: ref("a", "free"), Txn: txn, Status: store.Completed, At: now()})[0]; r != store.Written {
 		t.Errorf("outcome of a checked row: %d", r)
 	}
 	b.lead(t, b.open(t, 0))
 	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 1} {
-		if _, err := b.store.Claim(b.ctx(t), epoch, now(), claims[4:5]); !errors.Is(err, store.ErrNotLeader) {
+		if _, err := b.store.Claim(b.ctx(t), epoch, now(), claims); !errors.Is(err, store.ErrNotLeader) {
 			t.Errorf("check with epoch %d after a new leader: %v", epoch, err)
 		}
 	}

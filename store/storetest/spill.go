@@ -431,14 +431,7 @@ func (s *suite) testSettleLeg(t *testing.T) {
 		t.Fatal(err)
 	}
 	bring := func(i int, status store.Status, record *store.LegRow) store.Outcome {
-		o := store.Outcome{Ref: ref("a", items[i].ID), Status: status, At: now()}
-		leg := store.Outcome{Ref: items[i].Ref, Status: status, SpilledSeq: items[i].Seq, At: o.At}
-		if status == store.Failed {
-			o.Error = "route hooks: no"
-			leg.Error, leg.Row, leg.Block = "no", &items[i], &store.Hold{Lane: key, Since: o.At}
-		}
-		o.Leg = &store.LegEnd{Outcome: leg, Of: o.Ref, Record: record}
-		return o
+		return broughtByLeg(&items[i], status, record)
 	}
 	failed := records[1]
 	failed.Spilled, failed.Failed = nil, []string{"hooks"}
@@ -463,8 +456,14 @@ func (s *suite) testSettleLeg(t *testing.T) {
 		}
 	}
 	wantCopies("settled", "3", "4")
+	s.checkSettledLegs(t, b, st, key, failed.Failed)
+}
+
+// checkSettledLegs checks the records, rows and holds that testSettleLeg leaves.
+func (s *suite) checkSettledLegs(t *testing.T, b *bench, st Store, key store.LaneKey, failed []string) {
+	t.Helper()
 	got, err := st.LegRows(b.ctx(t), []store.Ref{ref("a", "1"), ref("a", "2"), ref("a", "3"), ref("a", "4")})
-	if err != nil || got[0] != nil || got[1] == nil || !slices.Equal(got[1].Failed, failed.Failed) || got[2] != nil || got[3] == nil {
+	if err != nil || got[0] != nil || got[1] == nil || !slices.Equal(got[1].Failed, failed) || got[2] != nil || got[3] == nil {
 		t.Errorf("records: %+v, %v", got, err)
 	}
 	settled, err := st.ReadSettled(b.ctx(t), []store.ClaimRow{{Ref: ref("a", "1")}, {Ref: ref("a", "2")}, {Ref: ref("a", "3")}, {Ref: ref("a", "4")}})
@@ -475,4 +474,16 @@ func (s *suite) testSettleLeg(t *testing.T) {
 	if err != nil || len(holds) != 1 || holds[0].Lane != key || holds[0].ID != "2" || holds[0].Reason != "no" {
 		t.Errorf("holds: %+v, %v", holds, err)
 	}
+}
+
+// broughtByLeg returns the outcome of a row of outbox a that the leg a/hooks brings.
+func broughtByLeg(it *store.Item, status store.Status, record *store.LegRow) store.Outcome {
+	o := store.Outcome{Ref: ref("a", it.ID), Status: status, At: now()}
+	leg := store.Outcome{Ref: it.Ref, Status: status, SpilledSeq: it.Seq, At: o.At}
+	if status == store.Failed {
+		o.Error = "route hooks: no"
+		leg.Error, leg.Row, leg.Block = "no", it, &store.Hold{Lane: it.Lane(), Since: o.At}
+	}
+	o.Leg = &store.LegEnd{Outcome: leg, Of: o.Ref, Record: record}
+	return o
 }

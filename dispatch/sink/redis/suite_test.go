@@ -344,7 +344,8 @@ func TestTooLargeForTheServer(t *testing.T) {
 	}
 	blamed := func(what string, out sink.Outcome) {
 		t.Helper()
-		if !(out.Class == sink.Rejected || out.Class == sink.Unavailable && out.Suspect) || !strings.Contains(out.Detail, "proto-max-bulk-len") {
+		isBlamed := out.Class == sink.Rejected || out.Class == sink.Unavailable && out.Suspect
+		if !isBlamed || !strings.Contains(out.Detail, "proto-max-bulk-len") {
 			t.Errorf("%s: the large message is %s, suspect %t: %s", what, out.Class, out.Suspect, out.Detail)
 		}
 		t.Logf("%s: %s: %s", what, out.Class, out.Detail)
