@@ -218,7 +218,8 @@ func routesUnderKills(t *testing.T, mode string) {
 const routeBound = 1500 * time.Millisecond
 
 // A required route that refuses a row makes it FAILED once all required routes have ended; the others
-// deliver it. An optional route that refuses one does not. No route gets a row twice.
+// deliver it. An optional route that refuses one does not. No route gets a row twice, also if the FAILED
+// rows are requeued: then the row is COMPLETED.
 func TestRoutesThatFail(t *testing.T) {
 	onRoutes(t, "stream", func(s *routesScene) {
 		const rows = 40
@@ -241,6 +242,18 @@ func TestRoutesThatFail(t *testing.T) {
 				s.t.Errorf("%d rows are FAILED with the error of route hooks, want 1", n)
 			}
 		}
+
+		for _, name := range []string{"hooks", "copy"} { // the FAILED row of each
+			s.to[name].bad.Store(nil)
+			r.post("deadletters/requeue", map[string]any{"outbox": s.table + "/" + name, "limit": 10})
+		}
+		for name := range s.to {
+			arrive(s.t, s.to[name].Receiver, rows)
+			if again := s.to[name].Counts().Duplicates; again > 0 {
+				s.t.Errorf("route %s: %d rows arrived again after a requeue, want 0", name, again)
+			}
+		}
+		s.awaitStates(rows, 0)
 		expectStop(s.t, r)
 	})
 }

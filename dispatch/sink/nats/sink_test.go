@@ -174,7 +174,7 @@ func TestReplay(t *testing.T) {
 	msgs[0].Replay = "job"
 	want(t, s, msgs, sink.Delivered)
 	want(t, s, msgs, sink.Delivered)
-	wantStored(t, b, []string{"0", "0/job"})
+	wantStored(t, b, []string{"0", "/0/job"})
 	if got := b.messages()[1].Headers().Get("Sluicebox-Replay"); got != "job" {
 		t.Errorf("got header %q", got)
 	}
