@@ -63,12 +63,13 @@ func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source
 		if err == nil {
 			r.observer.Mode(ModeStream)
 			r.isPolling.Store(false)
+			r.hasPositions.Store(true)
 			r.sourceDetail = "reading the log"
 			return src, st, begin, nil
 		}
 		src.Close()
 		var no *capture.NoStreamError
-		if mode == ModeStream || !errors.As(err, &no) || poll.Check(r.opt.tables()) != nil {
+		if mode == ModeStream || !errors.As(err, &no) || !poll.ShowsUnsettled(r.opt.tables()) {
 			return nil, nil, begin, err // the slot stays, because only it may have the rows
 		}
 		r.log.Warn("log unreadable; polling", "reason", no.Problem, "remedy", no.Remedy)
@@ -78,15 +79,24 @@ func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source
 		r.sourceDetail = "polling"
 	}
 
-	lanes := &pollLanes{Relay: r}
-	src := poll.New(r.opt.pollConfig(), timedViewer{pollViewer{r.db.store, lanes}, &r.progress}, lanes)
+	src, views := source(nil), timedViewer{r.db.store, &r.progress}
+	byPosition := poll.ReadsByPosition(r.opt.tables())
+	if byPosition {
+		src = poll.NewTail(r.opt.pollConfig(), views)
+		r.sourceDetail += " by position"
+	} else {
+		lanes := &pollLanes{Relay: r}
+		views.Viewer = pollViewer{r.db.store, lanes}
+		src = pollSource{poll.New(r.opt.pollConfig(), views, lanes)}
+	}
 	r.observer.Mode(ModePoll)
 	r.isPolling.Store(true)
-	st, begin, err := r.start(ctx, src, true, lost)
-	return pollSource{src}, st, begin, err
+	r.hasPositions.Store(byPosition)
+	st, begin, err := r.start(ctx, src, !byPosition, lost)
+	return src, st, begin, err
 }
 
-// start starts at the saved checkpoint, or with a snapshot.
+// start starts at the saved checkpoint, or with a snapshot. polling is a source without positions.
 func (r *Relay) start(ctx context.Context, src checkpoint.Opener, polling bool, lost *capture.LostError) (*sessionStore, checkpoint.StartPoint, error) {
 	st, err := r.newSessionStore(polling)
 	if err != nil {

@@ -133,6 +133,9 @@ func (o *Outbox) validate(sinks map[string]Sink) error {
 		if _, known := sinks[o.Sink]; !known {
 			fault("unknown sink %q", o.Sink)
 		}
+		if o.FailedArchive != "" && sinks[o.Sink].Dispatch.OnFailed == dispatch.Block {
+			fault("a FAILED row that moves to %s blocks no group; use OnFailed Continue, or keep FAILED rows", o.FailedArchive)
+		}
 		if o.FirstMatch || o.AnyRequired || o.Unmatched != "" {
 			fault("fan-out, complete and unmatched need routes; add routes, or remove them")
 		}

@@ -83,6 +83,9 @@ type SinkObserver interface {
 
 	// SetOpen reports whether the sink is open or could not be opened.
 	SetOpen(open bool)
+
+	// Counted: a sink that counts rows got some of a kind and a type; see sink.Reporter.
+	Counted(kind, typ string, rows int)
 }
 
 // noObserver observes nothing.
@@ -122,3 +125,4 @@ func (noSinkObserver) RowUnspillable(*store.Item, error)                        
 func (noSinkObserver) UnspillableCleared()                                         {}
 func (noSinkObserver) Refused(store.Ref, string, error)                            {}
 func (noSinkObserver) SetOpen(bool)                                                {}
+func (noSinkObserver) Counted(string, string, int)                                 {}

@@ -197,6 +197,10 @@ func (w *sinkObserver) Settled(it *store.Item, o *store.Outcome) {
 	if o.Status == store.Failed {
 		w.relay.log.Error("row marked FAILED", "sink", w.sink, "outbox", it.Outbox, "id", it.ID,
 			"group", it.Group.String(), "retries", o.RetryCount, "error", o.Error)
+		select {
+		case w.relay.rowFailed <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -52,7 +52,9 @@ type Relay struct {
 	currentDispatchers atomic.Pointer[map[string]*dispatch.Dispatcher]
 	hasRun             bool            // a session had lanes, or another relay was the leader
 	isPolling          atomic.Bool     // reads the tables, not the log
+	hasPositions       atomic.Bool     // reads the log, or a table by position
 	requested          <-chan struct{} // of the tenure
+	rowFailed          chan struct{}   // signals the letterMover; one waits for all
 	// claims is the claims mode of the current tenure, nil without one. loggedClaims is the
 	// last mode that was looked at for the log.
 	claims       atomic.Pointer[ClaimsStatus]
@@ -72,7 +74,7 @@ func New(o Options) (*Relay, error) {
 	if err := o.validate(); err != nil {
 		return nil, &store.SetupError{Problem: err.Error()}
 	}
-	return &Relay{opt: o, log: o.Logger, observer: o.Observer, health: newHealth()}, nil
+	return &Relay{opt: o, log: o.Logger, observer: o.Observer, health: newHealth(), rowFailed: make(chan struct{}, 1)}, nil
 }
 
 // Run relays until the context ends, then shuts down gracefully and returns nil: requests in
@@ -160,7 +162,7 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 func (r *Relay) restoreLanes(ctx context.Context, st *sessionStore, begin *checkpoint.StartPoint, routes map[string]*dispatch.Dispatcher) error {
 	var holds []store.Hold
 	err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
-		if err = st.adoptMissing(ctx, begin, r.isPolling.Load()); err != nil {
+		if err = st.adoptMissing(ctx, begin, !r.hasPositions.Load()); err != nil {
 			return err
 		}
 		if err = st.rerouteUnmatched(ctx, begin.Epoch); err != nil {
@@ -224,14 +226,16 @@ func (r *Relay) backgroundTasks(src source, st *sessionStore, in *intake, lanes 
 	pruning := r.newPruner(epoch)
 	r.observer.Paused(false)
 	r.observer.Retained(0, 0)
-	if r.isPolling.Load() { // polling finds the rows that a sweep would
+	if !r.hasPositions.Load() { // polling finds the rows that a sweep would
 		in.spillEnabled = in.fan != nil // see pollLanes
-		return []func(context.Context) error{pruning.run, r.newSessionController(st, epoch, lanes, nil).Run, r.awaitReadableLog}
+		return []func(context.Context) error{pruning.run, r.newLetterMover().run, r.newSessionController(st, epoch, lanes, nil).Run, r.awaitReadableLog}
 	}
 
-	controller := r.newSessionController(st, epoch, lanes, &replay.Log{
-		LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker,
-	})
+	log := &replay.Log{LiveSource: src, Origin: begin.Watermark.Origin, OpenHistory: r.db.newHistoryReader, OpenRetention: r.db.newRetentionChecker}
+	if r.isPolling.Load() {
+		log = nil
+	}
+	controller := r.newSessionController(st, epoch, lanes, log)
 	sweep := r.newSweeper(epoch, src, in)
 
 	in.onMarker = func(token string, at store.Position, seq store.Seq) {
@@ -242,8 +246,8 @@ func (r *Relay) backgroundTasks(src source, st *sessionStore, in *intake, lanes 
 	in.beginCatchUp(r.db.store)
 	in.claimsDetectSettled, in.logOnly = r.claimsDetectSettled(), r.opt.logOnly("")
 	in.spillEnabled = true
-	tasks := []func(context.Context) error{pruning.run, sweep.run, controller.Run, r.watchClaims}
-	if r.opt.Claims == ClaimsLate || r.opt.neverClaims() {
+	tasks := []func(context.Context) error{pruning.run, r.newLetterMover().run, sweep.run, controller.Run, r.watchClaims}
+	if !r.isPolling.Load() && (r.opt.Claims == ClaimsLate || r.opt.neverClaims()) {
 		in.fresh = newFreshness(epoch, src, r.mayGoUnclaimed)
 		tasks = append(tasks, in.fresh.run)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"reflect"
@@ -33,6 +34,9 @@ type reopeningSink struct {
 	limits func(kind string) sink.Limits
 	// onRefusedCredentials is called when the receiver refuses the credentials.
 	onRefusedCredentials func()
+	// log and count are for a sink.Reporter.
+	log   *slog.Logger
+	count func(kind, typ string, rows int)
 
 	mu            sync.Mutex
 	current       *sharedSink // nil while it cannot be opened
@@ -79,6 +83,9 @@ func (s *reopeningSink) reopen(as Sink) (changed bool, err error) {
 		return false, errors.New("sink missing after a reload")
 	}
 	fresh, err := as.Open()
+	if r, is := fresh.(sink.Reporter); is && err == nil {
+		r.ReportTo(s.log, s.count)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -317,7 +324,10 @@ func (r *Relay) openSinks() (*sinkFiles, error) {
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(r.opt.Sinks)) {
-		s := &reopeningSink{limits: r.opt.Sinks[name].Limits, onRefusedCredentials: f.requestCheck}
+		s := &reopeningSink{
+			limits: r.opt.Sinks[name].Limits, onRefusedCredentials: f.requestCheck,
+			log: r.log.With("sink", name), count: r.observer.Sink(name).Counted,
+		}
 		f.sinks[name] = s
 		_, err := s.reopen(now[name])
 		var file *sink.FileError
@@ -367,7 +377,7 @@ func (f *sinkFiles) close() {
 // They signal freed when a buffer may have room again.
 func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, st *sessionStore, epoch store.Epoch, lease dispatch.Lease, freed chan<- struct{}) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
-	frontiers := r.opt.frontiers(r.isPolling.Load())
+	frontiers := r.opt.frontiers(!r.hasPositions.Load())
 	for name, s := range sinks {
 		watch := &sinkObserver{relay: r, sink: name, SinkObserver: r.observer.Sink(name)}
 		watch.reset()
@@ -375,7 +385,7 @@ func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, st *sessionStore
 		bySink[name] = dispatch.New(opt.Dispatch, dispatch.Options{
 			Store: st, Sink: s, Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
 			LogOnly: r.opt.logOnly(name), Frontiers: frontiers, Lease: lease, Late: r.mayGoUnclaimed, Unwritten: r.opt.unwritten(), Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
-			Spill: !r.isPolling.Load() || st.fan != nil, // see pollLanes
+			Spill: r.hasPositions.Load() || st.fan != nil, // see pollLanes
 		})
 	}
 	for outbox, name := range r.opt.routes() {

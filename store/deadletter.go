@@ -133,6 +133,9 @@ type DeadLetters interface {
 	// the layout's order-by and returns their names in that order. Rows that are no longer
 	// FAILED and Blocked holds are treated as by Requeue. After ErrNotLeader or a
 	// *RefusedError nothing was written.
+	//
+	// With a FailedArchive, the same transaction copies the rows into it. A row that it does not
+	// take is refused.
 	Discard(ctx context.Context, epoch Epoch, f DeadLetterFilter, limit int) ([]Ref, error)
 }
 

@@ -43,6 +43,8 @@ type Columns struct {
 	Claimed    string `yaml:"claimed" doc:"The time of the claim, and of the settlement unless columns.settled is set. With state timestamps and without it, nothing marks a row that is being sent."`
 	Settled    string `yaml:"settled" doc:"The time of the settlement, if it has its own column."`
 	Error      string `yaml:"error" doc:"The error of the last failure."`
+	// Transaction holds the transaction that inserted the row; see ReadsByPosition.
+	Transaction string `yaml:"transaction" doc:"PostgreSQL, for state: none: the transaction that inserted the row, DEFAULT pg_current_xact_id() of type xid8. With it, source.mode: poll can read the table; see [layouts.md](layouts.md#poll-a-table-of-events)."`
 }
 
 // CustomLayout is the name of a layout whose columns the configuration names.
@@ -126,6 +128,10 @@ func (l *Layout) LogOnly() bool { return l.State == StateNone && !l.DeleteDelive
 // keeps delivered rows without a state does not: only the log tells its new rows.
 func (l *Layout) ShowsUnsettled() bool { return l.State != StateNone || l.DeleteDelivered }
 
+// ReadsByPosition reports whether polling can read a table without a state: in the order of
+// Columns.Transaction and of the id, behind the position that the checkpoint has.
+func (l *Layout) ReadsByPosition() bool { return l.LogOnly() && l.Columns.Transaction != "" }
+
 // FailedNumber returns the number to write for a row that failed for reason r, that of PENDING
 // if the layout does not store FAILED.
 func (l *Layout) FailedNumber(r Reason) int {
@@ -164,7 +170,7 @@ func (l *Layout) NamedColumns() []NamedColumn {
 		{"columns.id", c.ID}, {"columns.kind", c.Kind}, {"columns.group", c.Group}, {"columns.payload", c.Payload},
 		{"columns.status", c.Status}, {"columns.delivered", c.Delivered}, {"columns.failed", c.Failed},
 		{"columns.retry-count", c.RetryCount}, {"columns.claimed", c.Claimed}, {"columns.settled", c.Settled},
-		{"columns.error", c.Error},
+		{"columns.error", c.Error}, {"columns.transaction", c.Transaction},
 	}
 	for _, a := range l.Attributes {
 		all = append(all, NamedColumn{a.Key(), a.Column})
@@ -231,6 +237,10 @@ func (l *Layout) Validate() error {
 	l.validateRecord(&bad)
 	if l.Lease && l.State != StateNone && !l.Stores(Processing) {
 		bad.Add("columns.lease", "needs a value for PROCESSING, which marks the row that a claim holds; name it, or remove the lease")
+	}
+
+	if l.Columns.Transaction != "" && !l.LogOnly() {
+		bad.Add("columns.transaction", "is only for state: none, whose rows are read by position; the state of the rows shows which are to be sent")
 	}
 
 	switch l.State {

@@ -49,7 +49,7 @@ func (o *Outbox) Legs() []Outbox {
 	for _, r := range o.Routes {
 		leg := *o
 		leg.Name, leg.Routes, leg.AnyRequired = LegName(o.Name, r.Name), nil, false
-		leg.Retention, leg.Archive, leg.ArchiveSchema = 0, "", ""
+		leg.Retention, leg.Archive, leg.ArchiveSchema, leg.FailedArchive, leg.FailedArchiveSchema = 0, "", "", "", ""
 		leg.Layout.State, leg.Layout.DeleteDelivered, leg.Layout.Record = StateNone, false, nil
 		legs = append(legs, leg)
 	}

@@ -35,17 +35,38 @@ type Outbox struct {
 	// once all required legs failed. Otherwise it takes every required leg, and one that fails
 	// makes the row FAILED.
 	AnyRequired bool
+	// FailedArchive is the table of the same database that receives the rows that Discard takes
+	// out of the outbox, in FailedArchiveSchema; "" keeps none. It has the columns of the outbox.
+	// The relay discards FAILED rows by itself then.
+	FailedArchiveSchema, FailedArchive string
 }
 
 // ArchiveTable returns the archive as a table of its own, with the outbox's layout; nil if
 // there is none.
-func (o *Outbox) ArchiveTable() *Outbox {
-	if o.Archive == "" {
+func (o *Outbox) ArchiveTable() *Outbox { return o.copyTo(o.ArchiveSchema, o.Archive) }
+
+// FailedArchiveTable returns the table for discarded rows like ArchiveTable.
+func (o *Outbox) FailedArchiveTable() *Outbox {
+	return o.copyTo(o.FailedArchiveSchema, o.FailedArchive)
+}
+
+// ArchiveTables returns the tables that rows are moved into.
+func (o *Outbox) ArchiveTables() (tables []*Outbox) {
+	for _, a := range []*Outbox{o.ArchiveTable(), o.FailedArchiveTable()} {
+		if a != nil && (len(tables) == 0 || tables[0].Schema != a.Schema || tables[0].Table != a.Table) {
+			tables = append(tables, a)
+		}
+	}
+	return tables
+}
+
+func (o *Outbox) copyTo(schema, table string) *Outbox {
+	if table == "" {
 		return nil
 	}
 	a := *o
-	a.Schema, a.Table = o.ArchiveSchema, o.Archive
-	a.Archive, a.ArchiveSchema = "", ""
+	a.Schema, a.Table = schema, table
+	a.ArchiveSchema, a.Archive, a.FailedArchiveSchema, a.FailedArchive = "", "", "", ""
 	return &a
 }
 
@@ -118,7 +139,7 @@ func (o *Outbox) validate(takeover time.Duration) error {
 	if takeover > 0 && o.Layout.Unclaimed {
 		errs = append(errs, fmt.Errorf("outbox %q: a takeover timeout needs written claims; set claims: on, or take over at once", o.Name))
 	}
-	for _, err := range []error{o.ValidateRetention(), o.ValidateArchive(), o.validateRoutes()} {
+	for _, err := range []error{o.ValidateRetention(), o.ValidateArchive(), o.ValidateFailedArchive(), o.validateRoutes()} {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("outbox %q: %w", o.Name, err))
 		}

@@ -105,6 +105,28 @@ func (o *Outbox) ValidateArchive() error {
 	return nil
 }
 
+// ValidateFailedArchive reports whether FAILED rows can be moved into FailedArchive. The error is
+// a *SetupError and does not name the outbox.
+func (o *Outbox) ValidateFailedArchive() error {
+	switch {
+	case o.FailedArchive == "":
+		return nil
+	case len(o.Routes) > 0:
+		return &SetupError{
+			Problem: "FAILED rows of an outbox with routes cannot be moved, because a route that failed keeps its part of the row",
+			Remedy:  "remove the table for dead letters; list them by route",
+		}
+	case o.Layout.LogOnly():
+		return &SetupError{
+			Problem: fmt.Sprintf("FAILED rows cannot be moved: layout %s keeps no state, so the relay takes no row out of the table", o.Layout.Name),
+			Remedy:  "remove the table for dead letters; the relay's own tables keep them",
+		}
+	case o.FailedArchive == o.Table && o.FailedArchiveSchema == o.Schema:
+		return &SetupError{Problem: fmt.Sprintf("dead-letter table %s is the outbox's own table", o.FailedArchive), Remedy: "name another table"}
+	}
+	return nil
+}
+
 // validatePrunable reports whether the layout records which rows were delivered, and when.
 func (o *Outbox) validatePrunable() error {
 	l := &o.Layout

@@ -105,6 +105,17 @@ type UnsettledQuery struct {
 	// MaxBytes limits a page, and the result of Unsettled, in bytes as counted by
 	// Item.Bytes: the row that reaches MaxBytes is the last. 0 means no limit.
 	MaxBytes int64
+	// After, for a layout that ReadsByPosition, selects the rows behind a place, in the order of
+	// transactions and ids, that no transaction can precede any more: all older ones have ended.
+	// Item.Txn is then the value of Columns.Transaction. Nil selects no row of such a layout.
+	After *RowPlace
+}
+
+// RowPlace is the place of a row in the order of transactions and ids. An ID of "" is before all
+// rows of the transaction.
+type RowPlace struct {
+	Txn uint64
+	ID  string
 }
 
 // MaxInlinePayload returns the size up to which a payload is read with its row, -1 if no
@@ -199,7 +210,7 @@ type View interface {
 	// which rows were delivered, or when.
 	Delivered(ctx context.Context, q DeliveredQuery, page int, take func([]Item) error) (undated int, err error)
 	// Position returns the log position that matches the view, "" if the database does not
-	// provide it.
+	// provide it. On PostgreSQL it is the snapshot (pg_snapshot) of a view that imported none.
 	Position() Position
 	// Close closes the view. It may be called more than once.
 	Close()

@@ -114,8 +114,17 @@ func (s *Source) Open(context.Context, store.Checkpoint, capture.Tables) (captur
 	return capture.OpenResult{Origin: "poll"}, nil
 }
 
+// ShowsUnsettled reports whether the tables show which of their rows are to be sent. Then a relay
+// may change between the log and polling.
+func ShowsUnsettled(outboxes []store.Outbox) bool {
+	return !slices.ContainsFunc(outboxes, func(o store.Outbox) bool { return !o.Layout.ShowsUnsettled() })
+}
+
 // Check returns a *store.SetupError if polling cannot find the rows of an outbox.
 func Check(outboxes []store.Outbox) error {
+	if ReadsByPosition(outboxes) {
+		return nil
+	}
 	for i := range outboxes {
 		o := &outboxes[i]
 		if o.MessagePrefix != "" {
@@ -124,10 +133,16 @@ func Check(outboxes []store.Outbox) error {
 				Remedy:  "let the relay read the log: source.mode: stream; `sluicebox doctor` says what is missing",
 			}
 		}
+		if o.Layout.ReadsByPosition() {
+			return &store.SetupError{
+				Problem: fmt.Sprintf("outbox %s: a table that is polled by position needs a relay of its own", o.Name),
+				Remedy:  "move the other outboxes to a relay with another name, or let the relay read the log: source.mode: stream",
+			}
+		}
 		if !o.Layout.ShowsUnsettled() {
 			return &store.SetupError{
 				Problem: fmt.Sprintf("outbox %s: polling needs a state of the rows, and layout %s has none", o.Name, o.Layout.Name),
-				Remedy:  "let the relay read the log (source.mode: stream; `sluicebox doctor` says what is missing), or set delete-delivered",
+				Remedy:  "let the relay read the log (source.mode: stream; `sluicebox doctor` says what is missing), set delete-delivered, or on PostgreSQL name the column of the transaction in columns.transaction",
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -158,6 +159,14 @@ type Pinger interface {
 	//
 	// ok is false, and nothing was sent, if the kind has no such request.
 	Ping(ctx context.Context, kind string) (res Result, ok bool)
+}
+
+// Reporter is a sink that has more to report than the outcomes of rows, because the relay's own
+// log and metrics are its destination.
+type Reporter interface {
+	// ReportTo is called once, before the first Deliver. count adds rows to the metric of the
+	// sink by kind and type. Both may be called at any time, and return at once.
+	ReportTo(log *slog.Logger, count func(kind, typ string, rows int))
 }
 
 // FileError reports that a sink cannot be opened because a file is missing or

@@ -9,7 +9,7 @@ func crablet() Preset {
 		Doc: "The event store of Crablet. Events have no state and no group: with `ungrouped: fifo`, the default, they are sent in the order " +
 			"of their commits. The relay does not write crablet_outbox_topic_progress.",
 		Tables: &store.Layout{
-			Columns: store.Columns{ID: "position", Payload: "data"},
+			Columns: store.Columns{ID: "position", Payload: "data", Transaction: "transaction_id"},
 			State:   store.StateNone,
 			Attributes: []store.AttributeColumn{
 				{Column: "type", Name: store.AttributeType}, {Column: "occurred_at", Name: store.AttributeTime},

@@ -131,7 +131,7 @@ func (c *checker) outbox(ctx context.Context, t *table) error {
 		err = c.fields(ctx, t)
 	}
 	if err == nil {
-		err = c.archive(ctx, t.Outbox)
+		err = c.archives(ctx, t.Outbox)
 	}
 	if err != nil || c.CountFaults() > faults {
 		return err

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -121,7 +122,7 @@ func (t *table) letter(doc bson.Raw, it *store.Item) store.DeadLetter {
 // ResolveLetters implements deadletter.Database.
 func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store.Outbox, a deadletter.Action, all []store.DeadLetter) (done []store.DeadLetter, err error) {
 	err = l.runAsLeader(ctx, epoch, func(ctx context.Context, on *conn) (err error) {
-		if done, err = on.table(o).resolve(ctx, a, all); err != nil || len(done) == 0 {
+		if done, err = on.table(o).resolve(ctx, a, on.archive(o.FailedArchiveTable()), all); err != nil || len(done) == 0 {
 			return err
 		}
 		return l.tx(on).run(ctx, func(ctx context.Context, tx ledger.Tx) error { return l.AfterResolve(ctx, tx, store.Refs(done)...) })
@@ -133,15 +134,22 @@ func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store
 }
 
 // resolve applies an action to the documents that are still FAILED, in the call's
-// transaction. It returns those documents in order.
-func (t *table) resolve(ctx context.Context, a deadletter.Action, all []store.DeadLetter) (done []store.DeadLetter, err error) {
+// transaction. It returns those documents in order. If keep is not nil, it receives the documents
+// that a discard deletes.
+func (t *table) resolve(ctx context.Context, a deadletter.Action, keep *mongo.Collection, all []store.DeadLetter) (done []store.DeadLetter, err error) {
 	failed, err := t.among(ctx, idsOfLetters(all), t.deadLetter(true))
 	if err != nil || len(failed) == 0 {
 		return nil, err
 	}
 	done = slices.DeleteFunc(slices.Clone(all), func(d store.DeadLetter) bool { return !failed[d.ID] })
 
-	n, err := t.write(ctx, a, append(bson.D{t.idIn(idsOfLetters(done))}, t.deadLetter(true)...))
+	those := append(bson.D{t.idIn(idsOfLetters(done))}, t.deadLetter(true)...)
+	if keep != nil && a == deadletter.Discard {
+		if _, err := t.copyIntoArchive(ctx, keep, those); err != nil {
+			return nil, err
+		}
+	}
+	n, err := t.write(ctx, a, those)
 	switch {
 	case err != nil:
 		return nil, err

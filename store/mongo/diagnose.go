@@ -245,7 +245,7 @@ func outboxActions(o *store.Outbox) []string {
 	if o.Layout.State == store.StateNone {
 		actions = actions[:1]
 	}
-	if o.Layout.DeleteDelivered || o.Retention > 0 {
+	if o.Layout.DeleteDelivered || o.Retention > 0 || o.FailedArchive != "" {
 		actions = append(actions, "remove")
 	}
 	return actions
@@ -296,7 +296,7 @@ func (s *Store) requiredPrivileges(database string) []privilege {
 			in = o.Schema
 		}
 		list = append(list, privilegeOn(in, o.Table, append(outboxActions(o), "listIndexes")...))
-		if a := o.ArchiveTable(); a != nil {
+		for _, a := range o.ArchiveTables() {
 			list = append(list, privilegeOn(cmp.Or(a.Schema, database), a.Table, archiveActions()...))
 		}
 	}

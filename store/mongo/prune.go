@@ -40,7 +40,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 
 	n := int64(0)
 	err = s.runJob(ctx, &writeJob{epoch: epoch, write: func(ctx context.Context, on *conn) (err error) {
-		n, err = on.table(o).prune(ctx, on.archive(o), w.old, p)
+		n, err = on.table(o).prune(ctx, on.archive(o.ArchiveTable()), w.old, p)
 		return err
 	}})
 	if err == nil {
@@ -55,23 +55,28 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	return store.PruneResult{Next: w.next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 }
 
-// archive returns the archive of an outbox, nil if it has none.
-func (c *conn) archive(o *store.Outbox) *mongo.Collection {
-	if to := o.ArchiveTable(); to != nil {
-		return c.table(to).collection
+// archive returns the collection of an archive, nil for none.
+func (c *conn) archive(to *store.Outbox) *mongo.Collection {
+	if to == nil {
+		return nil
 	}
-	return nil
+	return c.table(to).collection
 }
 
 // archiveActions are the actions that the relay performs on an archive.
 func archiveActions() []string { return []string{"find", "insert", "update"} }
 
-// archive checks that documents can be moved into the outbox's archive.
-func (c *checker) archive(ctx context.Context, o *store.Outbox) error {
-	to := o.ArchiveTable()
-	if to == nil {
-		return nil
+// archives checks that documents can be moved into the outbox's archives.
+func (c *checker) archives(ctx context.Context, o *store.Outbox) error {
+	for _, to := range o.ArchiveTables() {
+		if err := c.archive(ctx, to); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+func (c *checker) archive(ctx context.Context, to *store.Outbox) error {
 	a := c.conn.table(to)
 	if c.reportMissingActions(a.collection.Database().Name(), to.Table, archiveActions()) {
 		return nil

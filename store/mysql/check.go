@@ -220,7 +220,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	}
 
 	c.index(t)
-	for _, check := range []func(context.Context, *table) error{c.rights, c.archive} {
+	for _, check := range []func(context.Context, *table) error{c.rights, c.archives} {
 		if err := check(ctx, t); err != nil {
 			return err
 		}
@@ -366,7 +366,7 @@ func (c *checker) rights(ctx context.Context, t *table) error {
 
 // deletesRows reports whether the relay itself deletes rows of an outbox.
 func deletesRows(o *store.Outbox) bool {
-	return o.Layout.DeleteDelivered || o.Retention > 0
+	return o.Layout.DeleteDelivered || o.Retention > 0 || o.FailedArchive != ""
 }
 
 // grantOutbox returns the GRANT for everything that the relay does with an outbox's

@@ -218,7 +218,7 @@ func (t *table) inGroup(s *statement, g store.Group) string {
 // ResolveLetters implements deadletter.Database.
 func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store.Outbox, a deadletter.Action, all []store.DeadLetter) (done []store.DeadLetter, err error) {
 	err = l.operator.do(ctx, func(ctx context.Context, c *conn) error {
-		t, err := c.table(ctx, o)
+		t, err := c.tableToCopy(ctx, o, a == deadletter.Discard && o.FailedArchive != "")
 		if err != nil {
 			return err
 		}
@@ -285,8 +285,20 @@ func resolveChunk(ctx context.Context, c *conn, t *table, chunk *keyBatch, a dea
 		set := t.Requeue()
 		text = "UPDATE " + t.from() + " SET " + t.assign(st, set, func(column, columns.Assignment) any { return t.status(store.Pending) })
 	}
+	copied := int64(0)
+	if to := t.FailedArchiveTable(); to != nil && a == deadletter.Discard {
+		st := &statement{}
+		text := t.copyInto(to) + "\nSELECT o.* FROM " + t.from() + "\nWHERE " + t.lockedIDIn(st, chunk.keys) + " AND " + t.state(st).DeadLetter(true)
+		var err error
+		if copied, err = c.exec(ctx, text, st.args...); err != nil {
+			return err
+		}
+	}
 	text += "\nWHERE " + t.lockedIDIn(st, chunk.keys) + " AND " + t.state(st).DeadLetter(true)
 	n, err := c.exec(ctx, text, st.args...)
+	if err == nil && t.FailedArchive != "" && a == deadletter.Discard {
+		err = columns.CheckCopied(TableName(t.FailedArchiveTable()), copied, n)
+	}
 	if err != nil {
 		return err
 	}

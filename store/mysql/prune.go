@@ -24,7 +24,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 
 	var done store.PruneResult
 	err = s.operator.do(ctx, func(ctx context.Context, c *conn) error {
-		t, err := c.prunedTable(ctx, o)
+		t, err := c.tableToCopy(ctx, o, o.Archive != "")
 		if err != nil {
 			return err
 		}
@@ -48,10 +48,10 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	return store.PruneResult{Next: done.Next}, fmt.Errorf("prune outbox %s: %w", p.Outbox, err)
 }
 
-// prunedTable describes the table of an outbox. With an archive it is read anew, so that a
-// column that was added since is archived too.
-func (c *conn) prunedTable(ctx context.Context, o *store.Outbox) (*table, error) {
-	if o.Archive != "" {
+// tableToCopy describes the table of an outbox. If rows are copied from it, it is read anew, so
+// that a column that was added since is copied too.
+func (c *conn) tableToCopy(ctx context.Context, o *store.Outbox, copies bool) (*table, error) {
+	if copies {
 		return describe(ctx, c, o)
 	}
 	return c.table(ctx, o)
@@ -173,7 +173,7 @@ func (t *table) pruneChunk(ctx context.Context, c *conn, chunk *keyBatch, before
 	copied := int64(0)
 	if t.Archive != "" {
 		st = &statement{}
-		text = t.copyIntoArchive() + "\nSELECT o.* FROM " + t.from() + "\nWHERE " + t.lockedIDIn(st, free) + " AND " + t.deliveredBefore(st, before)
+		text = t.copyInto(t.ArchiveTable()) + "\nSELECT o.* FROM " + t.from() + "\nWHERE " + t.lockedIDIn(st, free) + " AND " + t.deliveredBefore(st, before)
 		if copied, err = c.exec(ctx, text, st.args...); err != nil {
 			return 0, err
 		}
@@ -188,17 +188,23 @@ func (t *table) pruneChunk(ctx context.Context, c *conn, chunk *keyBatch, before
 	return deleted, err
 }
 
-// copyIntoArchive begins the statement that copies rows into the archive.
-func (t *table) copyIntoArchive() string {
-	return t.CopyInto(TableName(t.ArchiveTable()), func(name string) string { return Ident(name) })
+// copyInto begins the statement that copies rows into an archive.
+func (t *table) copyInto(archive *store.Outbox) string {
+	return t.CopyInto(TableName(archive), func(name string) string { return Ident(name) })
 }
 
-// archive checks that rows can be moved into the outbox's archive.
-func (c *checker) archive(ctx context.Context, t *table) error {
-	to, srv := t.ArchiveTable(), &c.conn.server
-	if to == nil {
-		return nil
+// archives checks that rows can be moved into the outbox's archives.
+func (c *checker) archives(ctx context.Context, t *table) error {
+	for _, to := range t.ArchiveTables() {
+		if err := c.archive(ctx, t, to); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+func (c *checker) archive(ctx context.Context, t *table, to *store.Outbox) error {
+	srv := &c.conn.server
 	name, from := TableName(to), TableName(t.Outbox)
 	grants := fmt.Sprintf("GRANT SELECT ON %s TO %s; GRANT SELECT, INSERT ON %s TO %[2]s;", qualifiedName(t.Outbox, srv), Account(srv.account), qualifiedName(to, srv))
 	a, err := readTable(ctx, c.conn, to)
@@ -215,7 +221,7 @@ func (c *checker) archive(ctx context.Context, t *table) error {
 		return nil
 	}
 
-	allowed, err := c.canRun(ctx, t.copyIntoArchive()+" SELECT o.* FROM "+from+" AS o WHERE 1 = 0")
+	allowed, err := c.canRun(ctx, t.copyInto(to)+" SELECT o.* FROM "+from+" AS o WHERE 1 = 0")
 	switch {
 	case err != nil && code(err) != 0:
 		c.AddFault(fmt.Sprintf("archive %s cannot take rows of %s: %v", name, from, err), "-- make its columns plain ones: a generated column takes no value")

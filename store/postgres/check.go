@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
@@ -199,7 +201,8 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	}
 
 	c.AddTypes(t.checked())
-	checks := []func(context.Context, *table) error{c.rights, c.index, c.policies, c.archive}
+	c.placeTypes(t)
+	checks := []func(context.Context, *table) error{c.rights, c.index, c.policies, c.archives}
 	if c.CountFaults() == before { // otherwise the constraints may not take the values
 		checks = append(checks, c.statusConstraints)
 	}
@@ -218,6 +221,20 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 		return nil
 	}
 	return c.unsettledIndex(ctx, t)
+}
+
+// placeTypes checks the columns of the place of a row, if polling reads the table by it.
+func (c *checker) placeTypes(t *table) {
+	if !t.Layout.ReadsByPosition() {
+		return
+	}
+	const remedy = "-- remove columns.transaction, and let the relay read the log"
+	if txn := t.MustColumn(t.Layout.Columns.Transaction); !slices.Contains([]uint32{pgtype.XID8OID, pgtype.Int8OID, pgtype.NumericOID}, txn.base) || !txn.notNull {
+		c.AddFault(fmt.Sprintf("column %s (columns.transaction) of %s is of type %s, and must be xid8 or bigint and NOT NULL", txn.name, TableName(t.Outbox), txn.full), remedy)
+	}
+	if id := t.MustColumn(t.Layout.Columns.ID); !slices.Contains([]uint32{pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID}, id.base) {
+		c.AddFault(fmt.Sprintf("column %s (columns.id) of %s is of type %s, and polling by position needs an integer", id.name, TableName(t.Outbox), id.full), remedy)
+	}
 }
 
 // reportMissing reports that the table does not exist, or that it exists in a schema that
@@ -259,7 +276,7 @@ WHERE c.oid = $1`, t.oid).Scan(&schema)
 		c.reportNoUsage(schema)
 	}
 
-	deletes := t.Layout.DeleteDelivered || t.Retention > 0
+	deletes := t.Layout.DeleteDelivered || t.Retention > 0 || t.FailedArchive != ""
 	if err := c.columnRights(ctx, t); err != nil || !deletes {
 		return err
 	}

@@ -208,7 +208,7 @@ func (t *table) textEquals(b *builder, param, name, text string, otherwise bool)
 // ResolveLetters implements deadletter.Database.
 func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store.Outbox, a deadletter.Action, all []store.DeadLetter) (done []store.DeadLetter, err error) {
 	err = l.operator.do(ctx, func(ctx context.Context, sess *session) error {
-		t, err := sess.table(ctx, o)
+		t, err := sess.tableToCopy(ctx, o, a == deadletter.Discard && o.FailedArchive != "")
 		if err != nil {
 			return err
 		}
@@ -223,12 +223,16 @@ func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store
 		err = tx.run(ctx, func() error {
 			var leaderEpoch *int64
 			var ords []int64
-			err := tx.read(ctx, write, func(rows pgx.Rows) error { return rows.Scan(&leaderEpoch, &ords) })
+			var gone, kept int64
+			err := tx.read(ctx, write, func(rows pgx.Rows) error { return rows.Scan(&leaderEpoch, &ords, &gone, &kept) })
 			if err != nil {
 				return err
 			}
 			if leaderEpoch == nil {
 				return store.ErrNotLeader
+			}
+			if err := columns.CheckCopied(o.FailedArchive, kept, gone); err != nil {
+				return err
 			}
 			slices.Sort(ords)
 			for _, ord := range slices.Compact(ords) { // several rows may have the id
@@ -254,19 +258,28 @@ func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store
 }
 
 // resolveQuery returns the statement of an action. It returns one row: the epoch, NULL if
-// it is stale, and the indexes of the rows that were changed.
+// it is stale, the indexes of the rows that were changed, and how many rows were moved and are
+// kept in the table for them.
 func resolveQuery(t *table, a deadletter.Action, ids []string) *query {
-	b, write := &builder{}, discardSQL
-	if a == deadletter.Requeue {
-		write = requeueSQL
+	b, moved := &builder{}, "0, 0"
+	var write string
+	switch {
+	case a == deadletter.Requeue:
+		write = "done AS (" + requeueSQL(t, b) + ")"
+	case t.FailedArchive == "":
+		write = "done AS (" + discardSQL(t, b) + " RETURNING w.ord)"
+	default:
+		moved = "(SELECT count(*) FROM gone), (SELECT count(*) FROM kept)"
+		write = "gone AS (" + discardSQL(t, b) + " RETURNING o.*), kept AS (" + t.copyInto(t.FailedArchiveTable()) + " SELECT * FROM gone RETURNING 1),\n" +
+			"done AS (SELECT w.ord FROM want w JOIN gone ON gone." + Ident(t.Layout.Columns.ID) + " = w.id)"
 	}
 	return b.query(
 		"WITH "+b.leader()+",",
 		"want AS MATERIALIZED (",
 		"  SELECT * FROM unnest("+b.bind("ids", t.MustColumn(t.Layout.Columns.ID).typ+"[]", arrayLiteral(ids))+") WITH ORDINALITY AS u(id, ord)",
 		"),",
-		"done AS ("+write(t, b)+")",
-		"SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done)",
+		write,
+		"SELECT (SELECT epoch FROM leader), ARRAY(SELECT ord FROM done), "+moved,
 	)
 }
 
@@ -276,7 +289,7 @@ func (t *table) stillFailed(b *builder) string {
 }
 
 func discardSQL(t *table, b *builder) string {
-	return "DELETE FROM " + TableName(t.Outbox) + " AS o USING want w WHERE " + t.stillFailed(b) + " RETURNING w.ord"
+	return "DELETE FROM " + TableName(t.Outbox) + " AS o USING want w WHERE " + t.stillFailed(b)
 }
 
 func requeueSQL(t *table, b *builder) string {

@@ -41,7 +41,7 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 
 	var done store.PruneResult
 	err = s.operator.do(ctx, func(ctx context.Context, sess *session) error {
-		t, err := sess.prunedTable(ctx, o)
+		t, err := sess.tableToCopy(ctx, o, o.Archive != "")
 		if err != nil {
 			return err
 		}
@@ -58,10 +58,10 @@ func (s *Store) Prune(ctx context.Context, epoch store.Epoch, p store.PruneReque
 	return done, nil
 }
 
-// prunedTable describes the table of an outbox. With an archive it is read anew, so that a
-// column that was added since is archived too.
-func (sess *session) prunedTable(ctx context.Context, o *store.Outbox) (*table, error) {
-	if o.Archive != "" {
+// tableToCopy describes the table of an outbox. If rows are copied from it, it is read anew, so
+// that a column that was added since is copied too.
+func (sess *session) tableToCopy(ctx context.Context, o *store.Outbox, copies bool) (*table, error) {
+	if copies {
 		return describe(ctx, sess.conn, o)
 	}
 	return sess.table(ctx, o)
@@ -147,7 +147,7 @@ func pruneQuery(t *table) *query {
 	name := TableName(t.Outbox)
 	returning, kept := "1", "SELECT 1 FROM gone"
 	if t.Archive != "" {
-		returning, kept = "o.*", t.copyIntoArchive()+" SELECT * FROM gone RETURNING 1"
+		returning, kept = "o.*", t.copyInto(t.ArchiveTable())+" SELECT * FROM gone RETURNING 1"
 	}
 	return b.query(
 		"WITH "+b.leader()+",",
@@ -166,15 +166,20 @@ func pruneQuery(t *table) *query {
 	)
 }
 
-// copyIntoArchive begins the statement that copies rows into the archive.
-func (t *table) copyIntoArchive() string { return t.CopyInto(TableName(t.ArchiveTable()), ident) }
+// copyInto begins the statement that copies rows into an archive.
+func (t *table) copyInto(archive *store.Outbox) string { return t.CopyInto(TableName(archive), ident) }
 
-// archive checks that rows can be moved into the outbox's archive.
-func (c *checker) archive(ctx context.Context, t *table) error {
-	to := t.ArchiveTable()
-	if to == nil {
-		return nil
+// archives checks that rows can be moved into the outbox's archives.
+func (c *checker) archives(ctx context.Context, t *table) error {
+	for _, to := range t.ArchiveTables() {
+		if err := c.archive(ctx, t, to); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+func (c *checker) archive(ctx context.Context, t *table, to *store.Outbox) error {
 	name, from := TableName(to), TableName(t.Outbox)
 	a, err := readTable(ctx, c.conn, to)
 	if errors.As(err, new(*store.SetupError)) {
@@ -190,7 +195,7 @@ func (c *checker) archive(ctx context.Context, t *table) error {
 		return nil
 	}
 
-	_, err = c.conn.Exec(ctx, "EXPLAIN "+t.copyIntoArchive()+" SELECT * FROM "+from+" WHERE false")
+	_, err = c.conn.Exec(ctx, "EXPLAIN "+t.copyInto(to)+" SELECT * FROM "+from+" WHERE false")
 	switch {
 	case lacksRight(err):
 		c.AddFault(fmt.Sprintf("%s may not copy rows of %s into the archive %s", c.role, from, name),

@@ -31,6 +31,9 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	if err != nil {
 		return err
 	}
+	if q.After != nil {
+		return v.fetch(ctx, "behind "+o.Name, t.behindQuery(&q), t.scanPlaced, to.Add)
+	}
 	read, left, err := v.unsettled(ctx, t, q)
 	if err != nil {
 		return err
@@ -154,13 +157,49 @@ func (v *view) notSpilled(t *table, b *builder, spilled [][]byte) string {
 	return condition
 }
 
+// behindQuery returns the statement that reads rows behind a place; see store.UnsettledQuery.After.
+// The row comparison uses an index on the transaction and the id. A transaction that is not older
+// than the snapshot's xmin may be followed by one with an earlier place.
+func (t *table) behindQuery(q *store.UnsettledQuery) *query {
+	b := &builder{}
+	c := &t.Layout.Columns
+	txn, id := t.MustColumn(c.Transaction), t.MustColumn(c.ID)
+	of, key := "o."+Ident(txn.name), "o."+Ident(id.name)
+	behind := of + " >= " + b.bind("txn", txn.typ, strconv.FormatUint(q.After.Txn, 10))
+	if q.After.ID != "" {
+		behind = "(" + of + ", " + key + ") > (" + b.bind("txn", txn.typ, strconv.FormatUint(q.After.Txn, 10)) + ", " + b.bind("id", id.typ, q.After.ID) + ")"
+	}
+	values, attributes := t.itemValues(b, q)
+	return b.query(
+		"SELECT "+values+", "+of+"::text"+attributes,
+		"FROM "+TableName(t.Outbox)+" AS o",
+		"WHERE "+behind+" AND "+of+" < pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::"+txn.typ,
+		"ORDER BY "+of+", "+key,
+		"LIMIT "+b.bind("limit", "bigint", q.Limit),
+	)
+}
+
+// scanPlaced reads a row of behindQuery.
+func (t *table) scanPlaced(row pgx.CollectableRow) (it store.Item, err error) {
+	var txn string
+	if it, err = t.scanItemWith(row, &txn); err != nil {
+		return it, err
+	}
+	n, err := strconv.ParseUint(txn, 10, 64)
+	it.Txn = store.Txn(n)
+	return it, err
+}
+
 // scanItem reads a row of unsettledQuery.
-func (t *table) scanItem(row pgx.CollectableRow) (store.Item, error) {
+func (t *table) scanItem(row pgx.CollectableRow) (store.Item, error) { return t.scanItemWith(row) }
+
+// scanItemWith reads a row with more values between those of itemValues and the attributes.
+func (t *table) scanItemWith(row pgx.CollectableRow, more ...any) (store.Item, error) {
 	it := store.Item{Ref: store.Ref{Outbox: t.Name}, Kind: t.Kind}
 	var kind *string
 	var group []byte
 	var attributes []*string
-	into := []any{&it.ID, &kind, &group, &it.Payload, &it.PayloadSize, &it.RetryCount}
+	into := append([]any{&it.ID, &kind, &group, &it.Payload, &it.PayloadSize, &it.RetryCount}, more...)
 	if len(t.Layout.Attributes) > 0 {
 		into = append(into, &attributes)
 	}
@@ -201,17 +240,10 @@ func (t *table) payloadSize() string { return "coalesce(octet_length(" + t.paylo
 // optional additional condition.
 func unsettledQuery(t *table, b *builder, q *store.UnsettledQuery, where string, limited bool) *query {
 	c := &t.Layout.Columns
-	id, size := t.MustColumn(c.ID), t.payloadSize()
-	within := "CASE WHEN " + size + " <= " + b.bind("inline", "integer", q.MaxInlinePayload()) + " THEN "
-	payload, attributes := within+t.payload()+" END", t.attributes()
-	if attributes != "" && !t.KeepsAttributes() {
-		attributes = within + attributes + " END"
-	}
-	if attributes != "" {
-		attributes = ", " + attributes
-	}
+	id := t.MustColumn(c.ID)
+	values, attributes := t.itemValues(b, q)
 	lines := []string{
-		"SELECT " + t.text(c.ID) + ", " + t.kind() + ", " + t.group() + ", " + payload + ", " + size + ", " + t.retryCount() + attributes,
+		"SELECT " + values + attributes,
 		"FROM " + TableName(t.Outbox) + " AS o",
 		"WHERE " + Ident(c.ID) + " IS NOT NULL AND " + t.state(b).Unsettled() + where,
 		// A hashed subplan for any number of held ids.
@@ -222,6 +254,20 @@ func unsettledQuery(t *table, b *builder, q *store.UnsettledQuery, where string,
 		lines = append(lines, "LIMIT "+b.bind("limit", "bigint", q.Limit))
 	}
 	return b.query(lines...)
+}
+
+// itemValues returns the expressions for the values of a row o, and those for its attributes with
+// a comma before them.
+func (t *table) itemValues(b *builder, q *store.UnsettledQuery) (values, attributes string) {
+	size := t.payloadSize()
+	within := "CASE WHEN " + size + " <= " + b.bind("inline", "integer", q.MaxInlinePayload()) + " THEN "
+	if attributes = t.attributes(); attributes != "" && !t.KeepsAttributes() {
+		attributes = within + attributes + " END"
+	}
+	if attributes != "" {
+		attributes = ", " + attributes
+	}
+	return t.text(t.Layout.Columns.ID) + ", " + t.kind() + ", " + t.group() + ", " + within + t.payload() + " END, " + size + ", " + t.retryCount(), attributes
 }
 
 // excludeLanes returns the condition that a row o is in none of the lanes left. If an index

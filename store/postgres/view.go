@@ -44,24 +44,25 @@ type view struct {
 	conn     *pgx.Conn
 	// snapshot is the name of the snapshot to import, "" for a new one.
 	snapshot string
+	position store.Position
 }
 
 // Begin implements view.Snapshot.
 func (v *view) Begin(ctx context.Context) error {
-	stmt := "SELECT pg_catalog.pg_current_snapshot()" // the first query takes a snapshot
-	if v.snapshot != "" {
-		stmt = "SET TRANSACTION SNAPSHOT '" + v.snapshot + "'"
-	}
 	_, err := v.conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-	if err == nil {
-		_, err = v.conn.Exec(ctx, stmt)
+	switch {
+	case err != nil:
+	case v.snapshot != "":
+		_, err = v.conn.Exec(ctx, "SET TRANSACTION SNAPSHOT '"+v.snapshot+"'")
+	default: // the first query takes a snapshot
+		err = v.conn.QueryRow(ctx, "SELECT pg_catalog.pg_current_snapshot()::text").Scan(&v.position)
 	}
 	return Explain(err)
 }
 
-// Position implements view.Snapshot. The source knows the position of a slot's snapshot,
-// and a new snapshot has no matching position.
-func (v *view) Position() store.Position { return "" }
+// Position implements view.Snapshot. The source knows the position of a slot's snapshot.
+// A new snapshot orders transactions, which a source by position needs.
+func (v *view) Position() store.Position { return v.position }
 
 // Drop implements view.Snapshot.
 func (v *view) Drop() { discard(v.lifetime, v.conn) }

@@ -113,7 +113,7 @@ func (c *checker) outbox(ctx context.Context, o *store.Outbox) error {
 	}
 
 	c.types(t)
-	for _, check := range []func(context.Context, *table) error{c.index, c.archive} {
+	for _, check := range []func(context.Context, *table) error{c.index, c.archives} {
 		if err := check(ctx, t); err != nil {
 			return err
 		}

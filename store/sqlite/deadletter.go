@@ -126,19 +126,30 @@ func (l letters) ResolveLetters(ctx context.Context, epoch store.Epoch, o *store
 	w := l.writer
 	err = w.do(ctx, func(ctx context.Context) error {
 		return w.runAsLeader(ctx, epoch, Full, lockTimeout, func(ctx context.Context) error {
-			t, err := w.table(ctx, o)
+			t, err := w.tableToCopy(ctx, o, a == deadletter.Discard && o.FailedArchive != "")
 			if err != nil {
 				return err
 			}
 			done = nil // the transaction may be retried
-			write := discardQuery(t)
+			write, keep := discardQuery(t, "DELETE"), (*query)(nil)
 			if a == deadletter.Requeue {
 				write = requeueQuery(t)
+			} else if to := o.FailedArchiveTable(); to != nil {
+				keep = discardQuery(t, t.copyInto(to)+" SELECT *")
 			}
 			for i := range all {
+				kept := keep == nil
+				if !kept {
+					if kept, err = l.resolveRow(ctx, t, keep, all[i].ID); err != nil {
+						return err
+					}
+				}
 				wrote, err := l.resolveRow(ctx, t, write, all[i].ID)
 				if err != nil {
 					return err
+				}
+				if wrote && !kept {
+					return columns.CheckCopied(TableName(o.FailedArchiveTable()), 0, 1)
 				}
 				if wrote {
 					done = append(done, all[i])
@@ -164,9 +175,10 @@ func (s *Store) resolveRow(ctx context.Context, t *table, write *query, id strin
 	return false, nil
 }
 
-func discardQuery(t *table) *query {
+// discardQuery builds a statement about a dead letter. begin is the statement up to its FROM.
+func discardQuery(t *table, begin string) *query {
 	b := &builder{}
-	sql := "DELETE FROM " + TableName(t.Outbox) + "\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).DeadLetter(true)
+	sql := begin + " FROM " + TableName(t.Outbox) + "\nWHERE " + Ident(t.Layout.Columns.ID) + " = " + b.key() + " AND " + t.state(b).DeadLetter(true)
 	return &query{sql, b.params}
 }
 

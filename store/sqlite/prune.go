@@ -111,7 +111,7 @@ func walkQuery(t *table, on bool, limit int) *query {
 // prune deletes the rows that have not changed since they were read, in the call's
 // transaction, after it has copied them into the archive, if there is one.
 func (s *Store) prune(ctx context.Context, o *store.Outbox, old []deliveredRow) (n int, err error) {
-	t, err := s.writer.prunedTable(ctx, o)
+	t, err := s.writer.tableToCopy(ctx, o, o.Archive != "")
 	if err != nil {
 		return 0, err
 	}
@@ -120,7 +120,7 @@ func (s *Store) prune(ctx context.Context, o *store.Outbox, old []deliveredRow) 
 	}
 	var move *query
 	if o.Archive != "" {
-		move = t.prunedRow(t.copyIntoArchive() + " SELECT *")
+		move = t.prunedRow(t.copyInto(o.ArchiveTable()) + " SELECT *")
 	}
 	copied := int64(0)
 	for i := range old {
@@ -144,10 +144,10 @@ func (s *Store) prune(ctx context.Context, o *store.Outbox, old []deliveredRow) 
 	return n, err
 }
 
-// prunedTable describes the table of an outbox. With an archive it is read anew, so that a
-// column that was added since is archived too.
-func (s *session) prunedTable(ctx context.Context, o *store.Outbox) (*table, error) {
-	if o.Archive != "" {
+// tableToCopy describes the table of an outbox. If rows are copied from it, it is read anew, so
+// that a column that was added since is copied too.
+func (s *session) tableToCopy(ctx context.Context, o *store.Outbox, copies bool) (*table, error) {
+	if copies {
 		return describe(ctx, s.conn, o)
 	}
 	return s.table(ctx, o)
@@ -161,15 +161,20 @@ func (t *table) prunedRow(begin string) *query {
 		" AND " + t.state(b).Delivered() + " AND +" + Ident(t.Layout.DeliveredTime()) + " IS " + b.arg(func(v *values) any { return v.settled }), b.params}
 }
 
-// copyIntoArchive begins the statement that copies rows into the archive.
-func (t *table) copyIntoArchive() string { return t.CopyInto(TableName(t.ArchiveTable()), Ident) }
+// copyInto begins the statement that copies rows into an archive.
+func (t *table) copyInto(archive *store.Outbox) string { return t.CopyInto(TableName(archive), Ident) }
 
-// archive checks that rows can be moved into the outbox's archive.
-func (c *checker) archive(ctx context.Context, t *table) error {
-	to := t.ArchiveTable()
-	if to == nil {
-		return nil
+// archives checks that rows can be moved into the outbox's archives.
+func (c *checker) archives(ctx context.Context, t *table) error {
+	for _, to := range t.ArchiveTables() {
+		if err := c.archive(ctx, t, to); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+func (c *checker) archive(ctx context.Context, t *table, to *store.Outbox) error {
 	name, from := TableName(to), TableName(t.Outbox)
 	a, err := readTable(ctx, c.conn, to)
 	if errors.As(err, new(*store.SetupError)) {
@@ -185,7 +190,7 @@ func (c *checker) archive(ctx context.Context, t *table) error {
 		return nil
 	}
 
-	probe := "EXPLAIN " + t.copyIntoArchive() + " SELECT * FROM " + from + " WHERE 0"
+	probe := "EXPLAIN " + t.copyInto(to) + " SELECT * FROM " + from + " WHERE 0"
 	err = c.conn.Query(ctx, probe, nil, func([]driver.Value) error { return nil })
 	if resultCode(err) == 1 {
 		c.AddFault(fmt.Sprintf("archive %s cannot take rows of %s: %v", name, from, err), "make its columns plain ones: a generated column takes no value")

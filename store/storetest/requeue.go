@@ -1,7 +1,9 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -219,4 +221,57 @@ func (s *suite) testLettersMany(t *testing.T) {
 	}
 
 	b.take(t, "a", want...)
+}
+
+// testFailedArchive: a discard moves FAILED rows into the table of outbox b, as they are, and no
+// others. Rows that it does not take stay dead letters.
+func (s *suite) testFailedArchive(t *testing.T) {
+	b := s.start(t, 0)
+	b.fail(t, "a", letterRow{row("1"), "x", now()}, letterRow{row("2"), "y", now()}, letterRow{row("3"), "z", now()})
+	b.insert(t, "a", row("open"))
+	box := b.boxes[0]
+	box.FailedArchiveSchema, box.FailedArchive = b.boxes[1].Schema, b.boxes[1].Table
+	moves := *b
+	moves.boxes = []store.Outbox{box}
+	moves.store = moves.open(t, 0)
+	if err := moves.store.Check(b.ctx(t)); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	moves.epoch = b.lead(t, moves.store)
+
+	all := store.DeadLetterFilter{Outbox: "a"}
+	if _, replaces := b.db.(Schemaless); !replaces {
+		b.insert(t, "b", row("2"))
+		refs, err := moves.store.Discard(b.ctx(t), moves.epoch, all, 10)
+		if !errors.As(err, new(*store.RefusedError)) || len(refs) > 0 {
+			t.Errorf("discarded %v, %v; want a refusal", refs, err)
+		}
+		if got := letterIDs(moves.failed(t, all, 10, false)); len(got) != 3 {
+			t.Errorf("after a refusal the dead letters are %q, want 3", got)
+		}
+		b.db.Delete(t, "b", "2")
+	}
+	before := map[string]RowContent{}
+	for _, id := range []string{"1", "2", "3"} {
+		before[id] = b.read(t, "a", id)
+	}
+	for _, f := range []store.DeadLetterFilter{{Outbox: "a", IDs: []string{"3", "open"}}, all} {
+		if _, err := moves.store.Discard(b.ctx(t), moves.epoch, f, 10); err != nil {
+			t.Fatal(err)
+		}
+		if f.IDs != nil && (!b.read(t, "a", "1").Exists || b.read(t, "b", "1").Exists) {
+			t.Error("a row that was not named has moved")
+		}
+	}
+	for id, was := range before {
+		if b.read(t, "a", id).Exists {
+			t.Errorf("row %s is still there", id)
+		}
+		if got := b.read(t, "b", id); !reflect.DeepEqual(got, was) {
+			t.Errorf("row %s moved: got %+v, want %+v", id, got, was)
+		}
+	}
+	if got := moves.failed(t, all, 10, false); len(got) > 0 || !b.read(t, "a", "open").Exists || b.read(t, "b", "open").Exists {
+		t.Errorf("dead letters are %+v, or the open row moved", got)
+	}
 }

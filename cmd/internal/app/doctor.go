@@ -135,10 +135,11 @@ func (d *doctor) checkDatabase(ctx context.Context) {
 // checkLog checks the log and reports whether the relay would poll instead.
 func (d *doctor) checkLog(ctx context.Context, db *database) (polling bool) {
 	mode := d.cfg.Settings.Source.Mode
-	unpollable := poll.Check(d.cfg.Outboxes())
 	if mode == "poll" {
-		if unpollable != nil {
-			d.addError(PartLog, "source.mode", unpollable)
+		if err := poll.Check(d.cfg.Outboxes()); err != nil {
+			d.addError(PartLog, "source.mode", err)
+		} else if poll.ReadsByPosition(d.cfg.Outboxes()) {
+			d.addOK(PartLog, "source.mode", "poll: reads the table by position; rows that commit before the relay's first start are never read")
 		} else {
 			d.addOK(PartLog, "source.mode", "poll: reads the tables, not the log")
 		}
@@ -152,7 +153,7 @@ func (d *doctor) checkLog(ctx context.Context, db *database) (polling bool) {
 	}
 	defer src.Close()
 	d.runChecks(ctx, PartLog, "log", src, func(f *store.Finding) {
-		if mode == "auto" && unpollable == nil && f.Grade == store.GradeFault {
+		if mode == "auto" && poll.ShowsUnsettled(d.cfg.Outboxes()) && f.Grade == store.GradeFault {
 			polling = true
 			f.Grade = store.GradeAdvice
 			f.Text += "; until fixed, the relay polls (source.mode: auto)"

@@ -24,6 +24,7 @@ type SinkMetrics struct {
 	multiGroup    prometheus.Counter
 	retries       prometheus.Counter
 	skipped       *prometheus.CounterVec
+	counted       *prometheus.CounterVec
 	rowsSpilled   prometheus.Counter
 	storeFailures prometheus.Counter
 	duration      prometheus.Histogram
@@ -94,6 +95,7 @@ func newSinkMetrics(m *Metrics, r registrar) *SinkMetrics {
 		multiGroup:    r.counter("multi_group_requests_total", "Requests that carried rows of several message groups."),
 		retries:       r.counter("retries_total", "Failed delivery attempts that counted against a row and will be retried."),
 		skipped:       r.counters("rows_skipped_total", "Delivered rows that the receiver reported as skipped, by kind.", "kind"),
+		counted:       r.counters("rows_counted_total", "Rows that a sink of type statistics got, by kind and type.", "kind", "type"),
 		rowsSpilled:   r.counter("rows_spilled_total", "Rows spilled from memory to the relay's own table."),
 		storeFailures: r.counter("store_failures_total", "Failed claim and settle operations, including rows refused by their table. Each is retried, except late claims."),
 		duration:      r.histogram("request_duration_seconds", "Duration of requests to the sink.", requestBuckets()),
@@ -184,6 +186,11 @@ func (s *SinkMetrics) Stalled(*dispatch.LaneInfo) {}
 
 // SetOpen records whether the sink is open or could not be opened.
 func (s *SinkMetrics) SetOpen(open bool) { setBool(s.openFailed, !open) }
+
+// Counted implements sluicebox.SinkObserver.
+func (s *SinkMetrics) Counted(kind, typ string, rows int) {
+	s.counted.WithLabelValues(kind, typ).Add(float64(rows))
+}
 
 // add counts n results. Unknown classes are ignored.
 func (c *byClass) add(class sink.Class, n int) {

@@ -26,8 +26,10 @@ func (c *Config) Outboxes() []store.Outbox {
 	for i, o := range c.Settings.Outboxes {
 		schema, table := splitTable(o.Table)
 		archiveSchema, archive := splitTable(o.Archive)
+		lettersSchema, letters := splitTable(o.DeadLetterTable)
 		if c.Settings.Source.URL.documents() { // a collection name may contain dots
 			schema, table, archiveSchema, archive = "", o.Table, "", o.Archive
+			lettersSchema, letters = "", o.DeadLetterTable
 		}
 		layout := o.storeLayout(c.Settings.Source.URL.documents())
 		layout.Unclaimed = c.Settings.Dispatch.Claims == claimsOff
@@ -35,6 +37,7 @@ func (c *Config) Outboxes() []store.Outbox {
 			Name: o.Name, Schema: schema, Table: table, MessagePrefix: o.Prefix, Layout: layout, Kind: o.Kind,
 			Retention: o.Retention, ArchiveSchema: archiveSchema, Archive: archive,
 			Routes: o.storeRoutes(), AnyRequired: o.Complete == completeAny,
+			FailedArchiveSchema: lettersSchema, FailedArchive: letters,
 		}
 	}
 	return outboxes

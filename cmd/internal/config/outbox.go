@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/layouts"
 )
@@ -39,8 +40,9 @@ type Outbox struct {
 	Complete  string  `yaml:"complete" doc:"With routes. all-required: a row is COMPLETED once each of its required routes has delivered it; if one failed it is FAILED, once all have ended. any-required: it is COMPLETED with the first required route that delivers it, and FAILED once all of them failed. Default: all-required." enum:"all-required,any-required"`
 	Unmatched string  `yaml:"unmatched" doc:"With routes, for a row that none of them matches. fail: it is FAILED. complete: it is COMPLETED without a delivery. hold: it waits, with the later such rows of its group, for a restart with a route that matches it. Default: fail." enum:"fail,complete,hold"`
 
-	Retention time.Duration `yaml:"retention" doc:"How long to keep a delivered row, for example 7d or 36h. It is deleted within an hour after that; FAILED rows stay. 0s: forever."`
-	Archive   string        `yaml:"archive" doc:"The table, [schema.]table, of the same database that receives the rows that retention deletes, in the same transaction. It has the columns of the outbox table."`
+	Retention       time.Duration `yaml:"retention" doc:"How long to keep a delivered row, for example 7d or 36h. It is deleted within an hour after that; FAILED rows stay. 0s: forever."`
+	Archive         string        `yaml:"archive" doc:"The table, [schema.]table, of the same database that receives the rows that retention deletes, in the same transaction. It has the columns of the outbox table."`
+	DeadLetterTable string        `yaml:"dead-letter-table" doc:"The table, [schema.]table, of the same database that FAILED rows move into, in one transaction. It has the columns of the outbox table. A row in it is no dead letter any more: insert it into the outbox to send it again. Not with on-failed: block, with routes, nor for a table whose rows keep no state."`
 
 	Columns         Columns       `yaml:"columns" doc:"The table's columns, in their exact spelling. Beside a named layout: only those that differ from it, for example an attribute that it lacks."`
 	State           string        `yaml:"state" doc:"Required. How the table stores the state of a row: a word, a number or true (delivered) in columns.status, or nullable times in columns.delivered and columns.failed. none: the table keeps no state; a row is what the log says, and delivered rows are left as they are, or deleted with delete-delivered." enum:"words,numbers,boolean,timestamps,none" only:"layout=custom"`
@@ -342,17 +344,42 @@ func (k *checker) checkRetention(path string, o *Outbox, documents bool) {
 
 // checkArchive checks the table that receives rows after their retention.
 func (k *checker) checkArchive(path string, o *Outbox, s *Settings) {
-	if o.Archive == "" || !k.hasNoProblem(path) {
+	box := store.Outbox{Archive: o.Archive, Retention: o.Retention}
+	k.checkMoved(path, o.Archive, s, box.ValidateArchive())
+}
+
+// checkDeadLetterTable checks the table that receives FAILED rows.
+func (k *checker) checkDeadLetterTable(path string, o *Outbox, s *Settings) {
+	box := store.Outbox{FailedArchive: o.DeadLetterTable, Layout: o.storeLayout(s.Source.URL.documents()), Routes: o.storeRoutes()}
+	k.checkMoved(path, o.DeadLetterTable, s, box.ValidateFailedArchive())
+	if o.DeadLetterTable != "" && s.Sinks[o.Sink].OnFailed == dispatch.Block && k.hasNoProblem(path) {
+		k.fail(path, "does not go with on-failed: block of sink %s, because a FAILED row that has moved blocks no group; remove one of them", o.Sink)
+	}
+}
+
+// checkTransaction checks that the database orders its transactions.
+func (k *checker) checkTransaction(path string, o *Outbox, s *Settings) {
+	switch url := s.Source.URL; {
+	case o.Columns.Transaction == "" || !k.hasNoProblem(path):
+	case o.Prefix != "":
+		k.fail(path, "does not apply with message-prefix: there is no table to poll")
+	case url != "" && !url.Postgres():
+		k.fail(path, "applies only to PostgreSQL, which shows the order of its transactions; remove it, and let the relay read the log")
+	}
+}
+
+// checkMoved checks a table that rows move into, and reports what else is wrong with it.
+func (k *checker) checkMoved(path, table string, s *Settings, wrong error) {
+	if table == "" || !k.hasNoProblem(path) {
 		return
 	}
-	k.checkTable(path, o.Archive, s.Source.URL)
-	if i := slices.IndexFunc(s.Outboxes, func(other Outbox) bool { return other.Table == o.Archive }); i >= 0 {
+	k.checkTable(path, table, s.Source.URL)
+	if i := slices.IndexFunc(s.Outboxes, func(other Outbox) bool { return other.Table == table }); i >= 0 {
 		k.fail(path, "is the table of outboxes[%d]; name a table of its own", i)
 		return
 	}
 	var setup *store.SetupError
-	box := store.Outbox{Archive: o.Archive, Retention: o.Retention}
-	if err := box.ValidateArchive(); errors.As(err, &setup) && k.hasNoProblem(path) {
+	if errors.As(wrong, &setup) && k.hasNoProblem(path) {
 		k.fail(path, "%s; %s", setup.Problem, setup.Remedy)
 	}
 }

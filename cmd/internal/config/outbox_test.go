@@ -46,7 +46,7 @@ func TestComposeCustomLayouts(t *testing.T) {
 				store.ReasonGateway: 7, store.ReasonInternal: 8,
 			},
 			DeleteDelivered: true,
-		}},
+		}, FailedArchiveSchema: "dead", FailedArchive: "invoices"},
 		{Name: "timed", Table: "timed", Kind: "EVENT", Layout: store.Layout{
 			Name:    "custom",
 			Columns: store.Columns{ID: "id", Payload: "payload", Delivered: "sent_at", Failed: "failed_at"},
@@ -179,6 +179,13 @@ func TestCustomFaults(t *testing.T) {
 			"relay.yaml:12: outboxes[0].archive: rows are archived after their retention, and there is none; set a retention such as 168h, or remove the archive"}},
 		{"an archive that is an outbox", times + "  retention: 1h\n  archive: shop.outbox\n", []string{"relay.yaml:13: outboxes[0].archive: is the table of outboxes[0]; name a table of its own"}},
 		{"an archive that is no table", times + "  retention: 1h\n  archive: a.b.c\n", []string{`relay.yaml:13: outboxes[0].archive: is "a.b.c", must be table or schema.table`}},
+		{"dead letters in an outbox", times + "  dead-letter-table: shop.outbox\n", []string{"relay.yaml:12: outboxes[0].dead-letter-table: is the table of outboxes[0]; name a table of its own"}},
+		{"dead letters of what keeps no state", hooks + "  columns: {id: id, payload: body}\n  state: none\n  dead-letter-table: dead\n", []string{
+			"relay.yaml:12: outboxes[0].dead-letter-table: FAILED rows cannot be moved: layout custom keeps no state"}},
+		{"dead letters that block", times + "  dead-letter-table: dead\ndispatch: {on-failed: block}\n", []string{
+			"relay.yaml:12: outboxes[0].dead-letter-table: does not go with on-failed: block of sink hooks"}},
+		{"a transaction beside a state", hooks + "  columns:\n    id: id\n    payload: body\n    transaction: xid\n    delivered: sent\n  state: timestamps\n", []string{
+			"relay.yaml:13: outboxes[0].columns.transaction: is only for state: none"}},
 		{"a word twice", words + "  words:\n    pending: NEW\n    processing: SENDING\n    completed: SENT\n    failed: NEW\n", []string{
 			`relay.yaml:16: outboxes[0].words.failed: is "NEW", which stands for PENDING too`}},
 		{"words that are numbers", words + "  words: {pending: 0, processing: SENDING, completed: SENT, failed: DEAD}\n", []string{
@@ -352,4 +359,13 @@ func TestComposeRecord(t *testing.T) {
 	if err := store.ValidateOutboxes(cfg.Outboxes(), 0); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestTransactionFaults: only PostgreSQL's tables have an order of transactions.
+func TestTransactionFaults(t *testing.T) {
+	const keys = "  sink: hooks\n  kind: order\n  columns:\n    id: id\n    payload: body\n    transaction: xid\n  state: none\n"
+	compare(t, faults(t, strings.Replace(custom+keys, "postgres://", "mysql://u@", 1)), []string{
+		"relay.yaml:13: outboxes[0].columns.transaction: applies only to PostgreSQL"})
+	compare(t, faults(t, messages+"  layout: custom\n  state: none\n  columns: {transaction: xid}\n"), []string{
+		"relay.yaml:10: outboxes[0].columns.transaction: does not apply with message-prefix"})
 }

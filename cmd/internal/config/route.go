@@ -213,6 +213,8 @@ func (k *checker) checkOutboxes(s *Settings) {
 			k.checkLayout(path, o, s.Source.URL.documents(), s.Dispatch.Takeover == "timeout")
 			k.checkRetention(path+".retention", o, s.Source.URL.documents())
 			k.checkArchive(path+".archive", o, s)
+			k.checkDeadLetterTable(path+".dead-letter-table", o, s)
+			k.checkTransaction(path+".columns.transaction", o, s)
 		}
 		for _, name := range s.sinksByKinds(o) {
 			k.checkKind(path+".kind", o, s.Source.URL.documents(), name, s.Sinks[name])

@@ -75,6 +75,8 @@ func TestFaultsOfRoutes(t *testing.T) {
 	}{
 		{"sink and routes", plain + "  sink: bus\n" + two, []string{
 			"relay.yaml:12: outboxes[0].sink: stands beside routes: each route names its sink; remove it, or make it a route, {name: bus, sink: bus}"}},
+		{"dead letters in a table", plain + two + "  dead-letter-table: dead\n", []string{
+			"relay.yaml:15: outboxes[0].dead-letter-table: FAILED rows of an outbox with routes cannot be moved"}},
 		{"no routes", plain + "  routes: []\n", []string{"relay.yaml:12: outboxes[0].routes: has no route; add one, or write sink: in its place"}},
 		{"keys without routes", plain + "  sink: bus\n  fan-out: all\n  complete: any-required\n  unmatched: hold\n", []string{
 			"relay.yaml:13: outboxes[0].fan-out: needs routes, and this outbox has one sink; remove it, or write routes in place of sink",

@@ -10,6 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/nats"
 	"github.com/sluicebox/sluicebox/dispatch/sink/rabbitmq"
 	"github.com/sluicebox/sluicebox/dispatch/sink/redis"
+	"github.com/sluicebox/sluicebox/dispatch/sink/statistics"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 )
 
@@ -22,6 +23,7 @@ const (
 	SinkNATS         = "nats"
 	SinkRabbitMQ     = "rabbitmq"
 	SinkRedis        = "redis"
+	SinkStatistics   = "statistics"
 )
 
 // OpenSink is a sink that holds connections.
@@ -98,6 +100,7 @@ func sinkTypes() map[string]sinkType {
 		SinkNATS:         typeOf(func(s *Sink) *nats.Config { return &s.NATS }, nats.DefaultConfig, nats.New),
 		SinkRabbitMQ:     typeOf(func(s *Sink) *rabbitmq.Config { return &s.RabbitMQ }, rabbitmq.DefaultConfig, rabbitmq.New),
 		SinkRedis:        typeOf(func(s *Sink) *redis.Config { return &s.Redis }, redis.DefaultConfig, redis.New),
+		SinkStatistics:   typeOf(func(s *Sink) *statistics.Config { return &s.Statistics }, statistics.DefaultConfig, statistics.New),
 	}
 }
 
@@ -120,12 +123,14 @@ type Sink struct {
 
 	Redis redis.Config `yaml:",inline" only:"type=redis"`
 
+	Statistics statistics.Config `yaml:",inline" only:"type=statistics"`
+
 	Token sink.Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}." only:"type=flowcatalyst|webhook|kafka"`
 	OAuth *OAuth      `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token." only:"type=flowcatalyst|webhook|kafka"`
 
-	CAFile   string `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the destination, instead of the system's." only:"type!=log"`
-	CertFile string `yaml:"cert-file" doc:"PEM file of the client certificate to show to the destination, followed by its issuers." only:"type!=log"`
-	KeyFile  string `yaml:"key-file" doc:"PEM file of the key of the client certificate." only:"type!=log"`
+	CAFile   string `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the destination, instead of the system's." only:"type!=log|statistics"`
+	CertFile string `yaml:"cert-file" doc:"PEM file of the client certificate to show to the destination, followed by its issuers." only:"type!=log|statistics"`
+	KeyFile  string `yaml:"key-file" doc:"PEM file of the key of the client certificate." only:"type!=log|statistics"`
 
 	ErrorDetail sink.ErrorDetail `yaml:"error-detail" doc:"The part of a failed response in the row's error column and the log. body: the status and the first 300 characters of the body, without the sink's secrets. status: only the status, for receivers that quote payloads." enum:"body,status"`
 

@@ -33,7 +33,7 @@ func UsedColumns(l *store.Layout) []Use {
 		}
 		list = append(list, Use{column, read, write})
 	}
-	for _, column := range slices.Concat([]string{c.ID, c.Kind}, l.GroupColumns(), []string{c.Payload}, l.OrderBy) {
+	for _, column := range slices.Concat([]string{c.ID, c.Kind}, l.GroupColumns(), []string{c.Payload, c.Transaction}, l.OrderBy) {
 		add(column, true, false)
 	}
 	for i := range l.Attributes {

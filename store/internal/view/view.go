@@ -122,7 +122,7 @@ func (v *view) Pages(ctx context.Context, q store.UnsettledQuery, page int, take
 	if q.Limit <= 0 || page <= 0 {
 		return fmt.Errorf("read unsettled rows of outbox %s: limit %d and page size %d must be positive", q.Outbox, q.Limit, page)
 	}
-	if o.Layout.LogOnly() {
+	if o.Layout.LogOnly() && (q.After == nil || !o.Layout.ReadsByPosition()) {
 		return nil // settled rows cannot be recognized
 	}
 
