@@ -143,25 +143,3 @@ func TestShutdownGivesBackNoCheckedRow(t *testing.T) {
 		k.expect(t, "outcomes", k.settles, "[]")
 	})
 }
-
-// While many outcomes are being written no request begins, so a drain that is faster than its
-// outcomes writes no claims. If the write hangs, rows are claimed.
-func TestDrainWaitsForItsOutcomes(t *testing.T) {
-	cfg := senders(2)
-	cfg.APIBatchSize = 5
-	for latency, claims := range map[time.Duration]bool{lanes.ClaimAfter / 2: false, 3 * lanes.ClaimAfter: true} {
-		t.Run(latency.String(), func(t *testing.T) {
-			driveLate(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
-				const rows = 400
-				d.Freeze(true)
-				add(t, d, nil, rowsInOwnGroups(rows))
-				k.set(func() { k.latency = latency })
-				d.Freeze(false)
-				k.advance(time.Hour)
-				k.expect(t, "rows sent", len(slices.Concat(k.requests...)), rows)
-				k.expect(t, "rows are claimed", len(k.claims) > 0, claims)
-				k.expect(t, "outcomes", len(slices.Concat(k.settles...)), rows)
-			})
-		})
-	}
-}

@@ -225,10 +225,6 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 		return at, ok
 	}
 
-	if until, held := c.late.heldUntil(now); held {
-		sooner(until)
-		return at, ok
-	}
 	if next, some := c.lanes.Requests.NextPacedClaim(now); some && next.After(now) {
 		sooner(next)
 	}

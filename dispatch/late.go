@@ -26,8 +26,8 @@ type lateClaims struct {
 	claimsAreSlow bool
 }
 
-// maxUnwritten is how many outcomes may be unwritten while rows go unclaimed, beside those that a
-// quick statement is writing: what the senders may have in flight.
+// maxUnwritten is how many outcomes may be unwritten while rows go unclaimed: what the senders
+// may have in flight.
 func (p *lateClaims) maxUnwritten() int {
 	return p.core.cfg.MaxConcurrentGroups * p.core.cfg.APIBatchSize
 }
@@ -35,18 +35,7 @@ func (p *lateClaims) maxUnwritten() int {
 // mayGo reports whether rows may be sent before they are claimed.
 func (p *lateClaims) mayGo(now time.Time) bool {
 	writesAreSlow := !p.writingSince.IsZero() && now.Sub(p.writingSince) > lanes.ClaimAfter
-	unwritten := p.core.outcomes.Len() - len(p.core.outcomes.Writing()) + p.waiting()
-	return p.allowed != nil && !writesAreSlow && unwritten <= p.maxUnwritten() && p.allowed()
-}
-
-// heldUntil is until when no request begins, because too many outcomes wait for a statement that ends
-// soon; false if requests may begin. Their rows would have to be claimed first, which takes as long. If
-// the statement takes longer than lanes.ClaimAfter, rows are claimed.
-func (p *lateClaims) heldUntil(now time.Time) (until time.Time, held bool) {
-	until = p.writingSince.Add(lanes.ClaimAfter)
-	held = !p.writingSince.IsZero() && now.Before(until) && len(p.core.outcomes.Waiting()) > p.maxUnwritten() &&
-		!p.core.lanes.Requests.Fresh.WritesNone() && p.allowed != nil && p.allowed()
-	return until, held
+	return p.allowed != nil && !writesAreSlow && p.core.outcomes.Len()+p.waiting() <= p.maxUnwritten() && p.allowed()
 }
 
 // permit allows requests whose rows are not claimed, or not.

@@ -105,7 +105,7 @@ func (w *coreModel) littleTime(t *rapid.T) {
 // mayLeaveUnclaimed reports whether rows may be sent now before they are claimed: outcomes reach
 // the table.
 func (w *coreModel) mayLeaveUnclaimed() bool {
-	unwritten := -len(w.writing)
+	unwritten := 0
 	for range w.core.unwrittenOutcomes() {
 		unwritten++
 	}
@@ -116,12 +116,6 @@ func (w *coreModel) mayLeaveUnclaimed() bool {
 	}
 	writesAreSlow := !w.writes.IsZero() && w.now.Sub(w.writes) > lanes.ClaimAfter
 	return w.late && w.allowed && !writesAreSlow && unwritten <= w.cfg.MaxConcurrentGroups*w.cfg.APIBatchSize
-}
-
-// heldByWrite reports whether no request may begin, because too many outcomes wait for a statement.
-func (w *coreModel) heldByWrite() bool {
-	return w.late && w.allowed && !w.unclaimed && !w.writes.IsZero() && w.now.Sub(w.writes) < lanes.ClaimAfter &&
-		w.core.unwrittenCount() > w.cfg.MaxConcurrentGroups*w.cfg.APIBatchSize
 }
 
 // checkCheckOnly checks whether a request that is claimed now may leave its rows unwritten.

@@ -55,16 +55,6 @@ type Fresh struct {
 	compact  int             // the length of sent at which answered requests leave it
 }
 
-// WritesNone reports whether no claim writes anything.
-func (f *Fresh) WritesNone() bool {
-	for _, unwritten := range f.Unwritten {
-		if !unwritten {
-			return false
-		}
-	}
-	return len(f.Unwritten) > 0
-}
-
 // minCompact is the least length of Fresh.sent at which answered requests leave it.
 const minCompact = 64
 
