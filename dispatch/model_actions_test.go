@@ -112,7 +112,6 @@ func (w *coreModel) claim(t *rapid.T) {
 	most, taken, before := rapid.IntRange(1, 20).Draw(t, "most"), 0, len(w.core.unsent())
 	w.core.tick(w.now)
 	may := w.mayLeaveUnclaimed()
-	w.halves = slices.Clone(w.core.toClaim())
 	w.claiming = w.core.nextClaims(most, w.now)
 	for _, req := range w.claiming {
 		w.checkShare(req)
@@ -161,11 +160,10 @@ func (w *coreModel) isBusy(recv *receiver) bool {
 // checkRequest checks the contents of a request and its time.
 func (w *coreModel) checkRequest(req *request) {
 	n, bytes, kind := req.Size(), 0, req.Runs[0].Lane.Name.Kind
-	half := slices.Contains(w.halves, req) // a hold waits for it
 	for _, r := range req.Runs {
 		name := r.Lane.Name
 		if name.Kind != kind || len(r.Rows) == 0 || w.mode(kind) == sink.PerItem && len(r.Rows) > 1 ||
-			w.onHold(name) && !half && w.row(w.queue[name][0]).skipped == nil {
+			w.onHold(name) && w.row(w.queue[name][0]).skipped == nil {
 			w.t.Fatalf("a run of %d rows of lane %s, standing %v, in a request of kind %s", len(r.Rows), name, w.onHold(name), kind)
 		}
 		for i, rw := range r.Rows {
@@ -174,7 +172,7 @@ func (w *coreModel) checkRequest(req *request) {
 				w.t.Fatalf("row %s is taken from the lane of %v", label(rw), w.queue[name])
 			}
 		}
-		if w.known[name.Outbox] && name.Job == "" && !half {
+		if w.known[name.Outbox] && name.Job == "" {
 			w.t.Fatalf("lane %s is claimed though its table is locked", name)
 		}
 		if w.now.Before(w.notBefore[name]) || w.now.Before(w.paused[name]) {
@@ -192,7 +190,7 @@ func (w *coreModel) checkRequest(req *request) {
 	if limits.MaxLanes > 0 && len(req.Runs) > limits.MaxLanes {
 		w.t.Fatalf("a request of %d lanes; limits %+v", len(req.Runs), limits)
 	}
-	if n > 1 && (n > w.cfg.APIBatchSize || n > limits.MaxItems || bytes > limits.MaxBytes && !half) {
+	if n > 1 && (n > w.cfg.APIBatchSize || n > limits.MaxItems || bytes > limits.MaxBytes) {
 		w.t.Fatalf("a request of %d rows, %d bytes; limits %+v", n, bytes, limits)
 	}
 	if !w.named[kind] && w.endpointNamed(limits.Endpoint).breakerOpen && n > 1 {

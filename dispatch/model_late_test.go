@@ -18,10 +18,6 @@ type lateModel struct {
 	lateRows []*row    // being claimed late
 	writes   time.Time // when the write of outcomes in flight began
 	slow     bool      // the last claim statement took longer than lanes.ClaimAfter
-
-	// halves are the halves of failed requests that are claimed now. Their rows may have grown when
-	// they were read.
-	halves []*request
 }
 
 // freshness is what the model knows of a row that the log has just brought.
