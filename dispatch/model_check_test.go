@@ -143,11 +143,7 @@ func (w *coreModel) checkShare(req *request) {
 			bytes += int64(rw.PayloadSize)
 		}
 	}
-	over := bytes > w.core.requestShare()
-	if over && req.Split && req.Size() == 1 && req.LargeBytes == 0 {
-		return // half of a request; its row has grown when it was read
-	}
-	if over && req.Size() > 1 || over != (req.LargeBytes == bytes && bytes > 0) {
+	if over := bytes > w.core.requestShare(); over && req.Size() > 1 || over != (req.LargeBytes == bytes && bytes > 0) {
 		w.t.Fatalf("a request of %d rows has %d bytes and counts as large with %d, its share is %d", req.Size(), bytes, req.LargeBytes, w.core.requestShare())
 	}
 }
