@@ -18,8 +18,8 @@ const (
 	ClaimsOn ClaimsMode = "on"
 
 	// ClaimsLate: a row that the log has just brought is sent at once, and claimed only if its
-	// request is not answered soon. So is any other row once a read has shown that it is free; see
-	// store.ClaimRow.CheckOnly. Where this is unsafe ClaimsOn is in force; see ReadClaims.
+	// request is not answered soon. All other rows are claimed before they are sent. Where this
+	// is unsafe ClaimsOn is in force; see ReadClaims.
 	ClaimsLate ClaimsMode = "late"
 
 	// ClaimsOff: never; see store.Layout.Unclaimed.
@@ -84,7 +84,7 @@ const (
 )
 
 // mayGoUnclaimed reports whether rows that the log has just brought may be sent without a
-// statement before, and others after a read. The dispatchers ask with each claim. With ClaimsOff a claim only reads
+// statement before. The dispatchers ask with each claim. With ClaimsOff a claim only reads
 // whether this relay leads, which the outcome checks too.
 func (r *Relay) mayGoUnclaimed() bool {
 	status := r.claims.Load()

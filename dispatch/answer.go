@@ -50,7 +50,7 @@ func (a *answers) failShared(req *request, res *sink.Result, now time.Time) {
 	if split && !a.core.ended && !req.Runs[0].Lane.Withdrawing() {
 		push := a.core.lanes.Requests.Push
 		if req.Unclaimed {
-			push = a.core.lanes.Requests.PushUnclaimed // a row that was tried is checked or claimed first
+			push = a.core.lanes.Requests.PushUnclaimed // a row that was tried is claimed first
 		}
 		first, second := req.Halves()
 		push(first)

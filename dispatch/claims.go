@@ -12,26 +12,27 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 	if !c.mayClaim(now) {
 		return nil
 	}
-	c.late.permit(now)
+	c.lanes.Requests.Fresh.Allowed = c.late.mayGo(now)
 	return c.lanes.NextClaims(maxRows, now)
 }
 
-// takeBackStale takes back a request with fresh or checked rows that its sender did not send in
-// time. Its lanes claim them now.
+// takeBackStale takes back a request with fresh rows that its sender did not send in time. Its
+// lanes claim them now.
 func (c *core) takeBackStale(req *request) {
 	c.lanes.Withdraw(req)
 	c.takeBack(req)
 }
 
-// claimed takes the answers for a request, by position, and when its claim began. In each lane the rows before the first one that must wait are sent. Settled rows
+// claimed takes the answers for a request, by position, and the timestamp written by the
+// claim. In each lane the rows before the first one that must wait are sent. Settled rows
 // are dropped.
-func (c *core) claimed(req *request, answers []store.ClaimAnswer, began, now time.Time) {
+func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.Time) {
 	c.lanes.Requests.Claimed(req)
 	recv := req.Receiver()
 	kept := make([]*run, 0, len(req.Runs))
 	for _, r := range req.Runs {
 		n := len(r.Rows)
-		if c.claimedRun(r, answers[:n], claimTime(began), now) {
+		if c.claimedRun(r, answers[:n], at, now) {
 			kept = append(kept, r)
 		}
 		answers = answers[n:]
@@ -41,9 +42,6 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, began, now tim
 	switch {
 	case len(kept) > 0:
 		for _, part := range c.lanes.Endpoints.Split(req) {
-			if req.CheckOnly {
-				c.lanes.Checked(part, began)
-			}
 			if c.lanes.Requests.MaySend(part, recv) {
 				c.lanes.Requests.Push(part)
 			} else {
@@ -59,10 +57,6 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, began, now tim
 		c.cancelUnsent(recv)
 	}
 }
-
-// claimTime is the timestamp that a claim writes: when it began, with the precision of every
-// database.
-func claimTime(began time.Time) time.Time { return began.Truncate(time.Microsecond) }
 
 // claimedRun reports whether rows of the run are to be sent.
 func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time) bool {

@@ -42,9 +42,8 @@ type Options struct {
 	// Lease, if not nil, is checked before each request.
 	Lease Lease
 
-	// Late, if not nil, reports whether rows may be sent before they are claimed: fresh rows at
-	// once, see Dispatcher.AppendFresh, and others after a check, see store.ClaimRow.CheckOnly. It
-	// is called with each claim and must return at once.
+	// Late, if not nil, reports whether fresh rows may be sent before they are claimed; see
+	// Dispatcher.AppendFresh. It is called with each claim and must return at once.
 	Late func() bool
 
 	// Unwritten are the outboxes whose claims write nothing into the table, so that no row of

@@ -38,10 +38,8 @@ type fakeBackend struct {
 
 	// Recorded calls.
 	statementTimes  []time.Duration // of each statement, since the start of the test
-	claims          [][]string      // ids of each claim statement that are claimed
-	checks          [][]string      // ids of each claim statement that are checked only
+	claims          [][]string      // ids of each claim statement
 	claimEnds       []time.Duration // of each of claims, since the start of the test
-	checkEnds       []time.Duration // of each of checks
 	rows            []store.ClaimRow
 	claimTimes      []time.Time     // written by the claims
 	settles         [][]string      // "id status" of each outcome statement
@@ -128,24 +126,12 @@ func (d *fakeBackend) Claim(ctx context.Context, _ store.Epoch, at time.Time, ro
 	if err != nil {
 		return nil, err
 	}
+	d.claims, d.claimEnds = append(d.claims, ids), append(d.claimEnds, time.Since(d.began))
 	answers := make([]store.ClaimAnswer, len(rows))
-	var claimed, checked []string
 	for i := range rows {
 		if answers[i] = d.grant(&rows[i]); d.lockedTables[rows[i].Outbox] {
 			answers[i] = store.ClaimAnswer{Result: store.TableLocked}
 		}
-		if rows[i].CheckOnly && answers[i].Result == store.Claimed {
-			answers[i].Unwritten = true
-			checked = append(checked, rows[i].ID)
-		} else {
-			claimed = append(claimed, rows[i].ID)
-		}
-	}
-	if len(claimed) > 0 {
-		d.claims, d.claimEnds = append(d.claims, claimed), append(d.claimEnds, time.Since(d.began))
-	}
-	if len(checked) > 0 {
-		d.checks, d.checkEnds = append(d.checks, checked), append(d.checkEnds, time.Since(d.began))
 	}
 	return answers, d.lostErr
 }
@@ -185,15 +171,11 @@ func (d *fakeBackend) Settle(ctx context.Context, _ store.Epoch, outcomes []stor
 	return results, d.lostErr
 }
 
-// claimedAt is when the first claim of a row was answered, since the start of the test, and
-// checkedAt when its first check was.
-func (d *fakeBackend) claimedAt(id string) time.Duration { return firstOf(id, d.claims, d.claimEnds) }
-func (d *fakeBackend) checkedAt(id string) time.Duration { return firstOf(id, d.checks, d.checkEnds) }
-
-func firstOf(id string, statements [][]string, ends []time.Duration) time.Duration {
-	for i, ids := range statements {
+// claimedAt is when the first claim of a row was answered, since the start of the test.
+func (d *fakeBackend) claimedAt(id string) time.Duration {
+	for i, ids := range d.claims {
 		if slices.Contains(ids, id) {
-			return ends[i]
+			return d.claimEnds[i]
 		}
 	}
 	return time.Hour

@@ -7,23 +7,18 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Fresh rows are sent before they are claimed, and others after a check that only reads them;
-// package lane says which, and which of them are claimed late. A crash sends the rows in flight
-// again, and those whose outcome is not written. So while outcomes do not reach the table, for
-// example because the database is read-only, every row is claimed first: such a claim fails too,
-// and nothing is sent.
+// Fresh rows are sent before they are claimed; package lane says which, and which of them are
+// claimed late. A crash sends the rows in flight again, and those whose outcome is not
+// written. So while outcomes do not reach the table, for example because the database is
+// read-only, every row is claimed first: such a claim fails too, and nothing is sent.
 
-// lateClaims decides whether rows go unclaimed, and takes the answers of late claims.
+// lateClaims decides whether fresh rows go unclaimed, and takes the answers of late claims.
 type lateClaims struct {
 	core    *core
 	allowed func() bool // see Options.Late
 
 	// writingSince is when the write of outcomes in flight began; zero if none is.
 	writingSince time.Time
-
-	// claimsAreSlow: the last claim statement took longer than lanes.ClaimAfter. What a slow check
-	// has read may be old when it is answered, so the next statement writes its claims.
-	claimsAreSlow bool
 }
 
 // maxUnwritten is how many outcomes may be unwritten while rows go unclaimed: what the senders
@@ -32,17 +27,10 @@ func (p *lateClaims) maxUnwritten() int {
 	return p.core.cfg.MaxConcurrentGroups * p.core.cfg.APIBatchSize
 }
 
-// mayGo reports whether rows may be sent before they are claimed.
+// mayGo reports whether fresh rows may be sent before they are claimed.
 func (p *lateClaims) mayGo(now time.Time) bool {
 	writesAreSlow := !p.writingSince.IsZero() && now.Sub(p.writingSince) > lanes.ClaimAfter
 	return p.allowed != nil && !writesAreSlow && p.core.outcomes.Len()+p.waiting() <= p.maxUnwritten() && p.allowed()
-}
-
-// permit allows requests whose rows are not claimed, or not.
-func (p *lateClaims) permit(now time.Time) {
-	fresh := &p.core.lanes.Requests.Fresh
-	fresh.Allowed = p.mayGo(now)
-	fresh.MayCheck = fresh.Allowed && !p.claimsAreSlow
 }
 
 // start begins requests with fresh rows.
@@ -50,7 +38,7 @@ func (p *lateClaims) start(now time.Time) {
 	if p.allowed == nil || !p.core.mayClaim(now) {
 		return
 	}
-	if p.permit(now); p.core.lanes.Requests.Fresh.Allowed {
+	if p.core.lanes.Requests.Fresh.Allowed = p.mayGo(now); p.core.lanes.Requests.Fresh.Allowed {
 		p.core.lanes.StartFresh(now)
 	}
 }
@@ -81,12 +69,11 @@ func (p *lateClaims) next(limit int, now time.Time) []*row {
 	return p.core.lanes.NextLate(limit, now)
 }
 
-// claimed takes the answers for the rows of next, by position, and when the claim began.
-// Each claim statement is reported, also without such rows. No answer changes a lane: the request of the row decides. Only a locked table is noted.
-func (p *lateClaims) claimed(answers []store.ClaimAnswer, began, now time.Time) {
+// claimed takes the answers for the rows of next, by position, and the timestamp written by the
+// claim. No answer changes a lane: the request of the row decides. Only a locked table is noted.
+func (p *lateClaims) claimed(answers []store.ClaimAnswer, at, now time.Time) {
 	c := p.core
-	p.claimsAreSlow = now.Sub(began) > lanes.ClaimAfter
-	for i, rw := range c.lanes.LateClaimed(answers, claimTime(began), now) {
+	for i, rw := range c.lanes.LateClaimed(answers, at, now) {
 		if answers[i].Result == store.TableLocked {
 			c.lockTable(rw.Outbox, now)
 		}

@@ -47,9 +47,8 @@ func TestFreshRowIsSentUnclaimed(t *testing.T) {
 	})
 }
 
-// These rows are checked before they are sent, or even claimed, although the log has just brought
-// them.
-func TestFreshRowsThatAreCheckedFirst(t *testing.T) {
+// These rows are claimed before they are sent, although the log has just brought them.
+func TestFreshRowsThatAreClaimedFirst(t *testing.T) {
 	tight := DefaultConfig()
 	tight.BufferBytes = 1
 	paced := DefaultConfig()
@@ -103,21 +102,20 @@ func TestFreshRowsThatAreCheckedFirst(t *testing.T) {
 			driveLate(t, c.cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				c.run(k, d)
 				k.advance(time.Minute)
+				if claims := slices.Concat(k.claims...); !slices.Contains(claims, "1") {
+					t.Errorf("claims: got %v, want row 1 in them", claims)
+				}
 				last := k.requests[len(k.requests)-1]
 				k.expect(t, "last request", last, "[1]")
-				seen := k.checkedAt("1")
-				if c.cfg.RateLimit > 0 {
-					seen = k.claimedAt("1")
-				}
-				if sent := k.requestTimes[len(k.requestTimes)-1]; seen > sent {
-					t.Errorf("row 1 was checked at %s and sent at %s", seen, sent)
+				if claimed, sent := k.claimedAt("1"), k.requestTimes[len(k.requestTimes)-1]; claimed > sent {
+					t.Errorf("row 1 was claimed at %s and sent at %s", claimed, sent)
 				}
 			})
 		})
 	}
 }
 
-// A run ends before the first row that is not fresh, and the rest is checked.
+// A run ends before the first row that is not fresh, and the rest is claimed.
 func TestRunEndsBeforeARowThatIsNotFresh(t *testing.T) {
 	driveLate(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		d.Freeze(true)
@@ -126,8 +124,7 @@ func TestRunEndsBeforeARowThatIsNotFresh(t *testing.T) {
 		d.Freeze(false)
 		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[1 2] [3]]")
-		k.expect(t, "checks", k.checks, "[[3]]")
-		k.expect(t, "claims", k.claims, "[]")
+		k.expect(t, "claims", k.claims, "[[3]]")
 	})
 }
 
@@ -309,8 +306,8 @@ func TestFreshRowThatWaitsForTheLease(t *testing.T) {
 	})
 }
 
-// The halves of a shared request that failed are checked before they are sent.
-func TestHalvesOfAnUnclaimedRequestAreChecked(t *testing.T) {
+// The halves of a shared request that failed are claimed before they are sent.
+func TestHalvesOfAnUnclaimedRequestAreClaimed(t *testing.T) {
 	driveLate(t, senders(1), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() { k.answer = poisoned("3") })
 		d.Freeze(true)
@@ -321,11 +318,11 @@ func TestHalvesOfAnUnclaimedRequestAreChecked(t *testing.T) {
 		k.advance(10 * time.Millisecond)
 		k.expect(t, "first request", k.requests[0], "[0 1 2 3]")
 		k.expect(t, "second request", k.requests[1], "[0 1]")
-		checked := slices.Concat(k.checks...)
-		slices.Sort(checked)
-		k.expect(t, "checks", slices.Compact(checked), "[0 1 2 3]")
-		if sent := k.requestTimes[1]; k.checkedAt("0") > sent {
-			t.Errorf("row 0 was checked at %s and sent again at %s", k.checkedAt("0"), sent)
+		claimed := slices.Concat(k.claims...)
+		slices.Sort(claimed)
+		k.expect(t, "claims", slices.Compact(claimed), "[0 1 2 3]")
+		if sent := k.requestTimes[1]; k.claimedAt("0") > sent {
+			t.Errorf("row 0 was claimed at %s and sent again at %s", k.claimedAt("0"), sent)
 		}
 		k.advance(time.Hour)
 		k.expect(t, "outcome of the bad row", k.observed[len(k.observed)-1], "3 FAILED")

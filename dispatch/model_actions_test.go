@@ -111,11 +111,9 @@ func (w *coreModel) claim(t *rapid.T) {
 	}
 	most, taken, before := rapid.IntRange(1, 20).Draw(t, "most"), 0, len(w.core.unsent())
 	w.core.tick(w.now)
-	may := w.mayLeaveUnclaimed()
 	w.claiming = w.core.nextClaims(most, w.now)
 	for _, req := range w.claiming {
 		w.checkShare(req)
-		w.checkCheckOnly(req, may)
 		if w.frozen || w.ended || taken >= most {
 			t.Fatalf("a claim while frozen %v, ended %v, with %d rows of %d", w.frozen, w.ended, taken, most)
 		}
@@ -199,13 +197,12 @@ func (w *coreModel) checkRequest(req *request) {
 }
 
 func (w *coreModel) answerClaims(t *rapid.T) {
-	began := w.now.Add(-time.Duration(rapid.SampledFrom([]int{0, 0, 0, 20, 200, 1200}).Draw(t, "claim took")) * time.Millisecond)
 	for _, req := range w.claiming {
 		var answers []store.ClaimAnswer
 		for _, r := range req.Runs {
 			for _, rw := range r.Rows {
 				rec := w.table[rw.ID]
-				a := w.answerClaim(t, rec, rw, req.CheckOnly, began)
+				a := w.answerClaim(t, rec, rw)
 				answers = append(answers, a)
 				switch a.Result {
 				case store.AlreadySettled, store.Gone:
@@ -217,11 +214,11 @@ func (w *coreModel) answerClaims(t *rapid.T) {
 				}
 			}
 		}
-		w.core.claimed(req, answers, began, w.now)
+		w.core.claimed(req, answers, w.now, w.now)
 		w.allow() // a probe that was not sent makes room for another
 	}
 	w.claiming = nil
-	w.answerLate(t, began)
+	w.answerLate(t)
 	w.send()
 	w.check()
 }
@@ -229,21 +226,11 @@ func (w *coreModel) answerClaims(t *rapid.T) {
 // send passes claimed requests to the senders.
 func (w *coreModel) send() {
 	for req := w.core.nextRequest(w.now); req != nil; req = w.core.nextRequest(w.now) {
-		if req.CheckOnly && req.IsStale(w.now) {
-			for rw := range req.Rows() {
-				w.of(rw).tries++
-			}
-			w.takeBackStale(req)
-			continue
-		}
 		w.sending = append(w.sending, req)
 		if w.ended || len(w.sending) > w.cfg.MaxConcurrentGroups {
 			w.t.Fatalf("%d requests at once, ended %v", len(w.sending), w.ended)
 		}
-		switch {
-		case req.CheckOnly:
-			w.checkSentAfterCheck(req)
-		case req.Unclaimed:
+		if req.Unclaimed {
 			w.checkUnclaimed(req)
 		}
 		head := w.of(req.Runs[0].Rows[0])
@@ -264,7 +251,7 @@ func (w *coreModel) send() {
 				}
 				rec.tries++
 				rec.proof = !rec.lastFailed.IsZero() && by.accepted.After(rec.lastFailed)
-				if len(rw.Payload) != rec.size || rec.job == "" && (!req.Unclaimed || req.CheckOnly) && rec.taken != w.epoch || w.queue[r.Lane.Name][i] != rec.id {
+				if len(rw.Payload) != rec.size || rec.job == "" && !req.Unclaimed && rec.taken != w.epoch || w.queue[r.Lane.Name][i] != rec.id {
 					w.t.Fatalf("row %s is sent with %d bytes of %d, claimed by %d, from %v", rec.id, len(rw.Payload), rec.size, rec.taken, w.queue[r.Lane.Name])
 				}
 			}
@@ -272,7 +259,7 @@ func (w *coreModel) send() {
 	}
 }
 
-func (w *coreModel) answerClaim(t *rapid.T, rec *record, rw *row, checkOnly bool, began time.Time) store.ClaimAnswer {
+func (w *coreModel) answerClaim(t *rapid.T, rec *record, rw *row) store.ClaimAnswer {
 	if w.unclaimed && rw.Payload != nil && rw.Txn != 0 {
 		rec.claimEpoch, rec.taken = w.epoch, w.epoch
 		return store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
@@ -295,12 +282,9 @@ func (w *coreModel) answerClaim(t *rapid.T, rec *record, rw *row, checkOnly bool
 		return store.ClaimAnswer{Result: store.Held, Until: until}
 	}
 	a := store.ClaimAnswer{Result: store.Claimed, Unwritten: w.unclaimed}
-	rec.taken, rec.checked = w.epoch, time.Time{}
-	if checkOnly && !w.unclaimed && rw.Claimed.IsZero() && rec.status == store.Pending && rec.retries == 0 && rec.lock == 0 {
-		a.Unwritten, rec.checked = true, began
-	}
-	if !a.Unwritten {
-		rec.status, rec.claimEpoch, rec.wrote = store.Processing, w.epoch, w.epoch
+	rec.taken = w.epoch
+	if rec.claimEpoch = w.epoch; !w.unclaimed {
+		rec.status = store.Processing
 	}
 	if w.counted(rec.key) {
 		a.RetryCount = rec.retries

@@ -17,18 +17,16 @@ type lateModel struct {
 	allowed  bool      // and now
 	lateRows []*row    // being claimed late
 	writes   time.Time // when the write of outcomes in flight began
-	slow     bool      // the last claim statement took longer than lanes.ClaimAfter
 }
 
 // freshness is what the model knows of a row that the log has just brought.
 type freshness struct {
 	seq          store.Seq
 	freshUntil   time.Time
-	waited       bool      // its lane was on hold since
-	tries        int       // requests that carried it
-	unclaimed    bool      // it was sent before it was claimed
-	checked      time.Time // when the check began that left it unwritten; zero if it was claimed since
-	lateClaiming bool      // it is being claimed late
+	waited       bool // its lane was on hold since
+	tries        int  // requests that carried it
+	unclaimed    bool // it was sent before it was claimed
+	lateClaiming bool // it is being claimed late
 
 	// lateTried: a late claim was answered for good. lateDue is when the next may go.
 	lateTried bool
@@ -98,48 +96,20 @@ func (w *coreModel) littleTime(t *rapid.T) {
 	w.sleep(time.Duration(rapid.IntRange(1, 150).Draw(t, "ms")) * time.Millisecond)
 }
 
-// mayLeaveUnclaimed reports whether rows may be sent now before they are claimed: outcomes reach
-// the table.
-func (w *coreModel) mayLeaveUnclaimed() bool {
+// checkUnclaimed checks a request that is sent before its rows are claimed.
+func (w *coreModel) checkUnclaimed(req *request) {
+	if !w.late || !w.allowed || w.frozen || isProbe(req) || req.Job() != nil {
+		w.t.Fatalf("an unclaimed request; late %v, allowed %v, frozen %v, probe %v, job %v", w.late, w.allowed, w.frozen, isProbe(req), req.Job())
+	}
+	if !w.writes.IsZero() && w.now.Sub(w.writes) > lanes.ClaimAfter {
+		w.t.Fatalf("an unclaimed request at %v, while outcomes are being written since %v", w.now, w.writes)
+	}
 	unwritten := 0
 	for range w.core.unwrittenOutcomes() {
 		unwritten++
 	}
-	for _, rw := range w.lateRows {
-		if pendingOutcome(rw) != nil {
-			unwritten++
-		}
-	}
-	writesAreSlow := !w.writes.IsZero() && w.now.Sub(w.writes) > lanes.ClaimAfter
-	return w.late && w.allowed && !writesAreSlow && unwritten <= w.cfg.MaxConcurrentGroups*w.cfg.APIBatchSize
-}
-
-// checkCheckOnly checks whether a request that is claimed now may leave its rows unwritten.
-func (w *coreModel) checkCheckOnly(req *request, may bool) {
-	if may = may && !w.slow && !isProbe(req); req.CheckOnly != may {
-		w.t.Fatalf("a request may leave its rows unwritten: got %v, want %v; slow %v, probe %v", req.CheckOnly, may, w.slow, isProbe(req))
-	}
-}
-
-// checkSentAfterCheck checks a request that is sent after a check.
-func (w *coreModel) checkSentAfterCheck(req *request) {
-	for rw := range req.Rows() {
-		rec := w.of(rw)
-		if rec.checked.IsZero() {
-			rec.lateTried = true // it was claimed
-			continue
-		}
-		if w.now.Sub(rec.checked) >= lanes.MaxCheckAge {
-			w.t.Fatalf("row %s is sent at %v, its check began at %v", rec.id, w.now, rec.checked)
-		}
-		rec.unclaimed, rec.lateTried, rec.lateDue = true, false, w.now.Add(lanes.ClaimAfter)
-	}
-}
-
-// checkUnclaimed checks a request with fresh rows.
-func (w *coreModel) checkUnclaimed(req *request) {
-	if !w.mayLeaveUnclaimed() || w.frozen || isProbe(req) || req.Job() != nil {
-		w.t.Fatalf("an unclaimed request; late %v, allowed %v, writing since %v, frozen %v, probe %v, job %v", w.late, w.allowed, w.writes, w.frozen, isProbe(req), req.Job())
+	if most := w.cfg.MaxConcurrentGroups * w.cfg.APIBatchSize; unwritten > most {
+		w.t.Fatalf("an unclaimed request with %d outcomes unwritten, want at most %d", unwritten, most)
 	}
 	w.checkShare(req)
 	w.checkRequest(req)
@@ -192,12 +162,12 @@ func (w *coreModel) claimLate(most int) {
 }
 
 // answerLate answers the late claims. No answer changes a lane, so the row stays in its place.
-func (w *coreModel) answerLate(t *rapid.T, began time.Time) {
+func (w *coreModel) answerLate(t *rapid.T) {
 	var answers []store.ClaimAnswer
 	for _, rw := range w.lateRows {
 		rec := w.of(rw)
 		taken := rec.taken // such a claim comes too late for the attempt
-		a := w.answerClaim(t, rec, rw, false, began)
+		a := w.answerClaim(t, rec, rw)
 		rec.taken, rec.lateClaiming = taken, false
 		rec.lateTried, rec.lateDue = a.Result != store.TableLocked && a.Result != store.NotYetVisible, w.now.Add(lanes.ClaimAfter)
 		if a.Result == store.TableLocked {
@@ -206,20 +176,7 @@ func (w *coreModel) answerLate(t *rapid.T, began time.Time) {
 		answers = append(answers, a)
 	}
 	w.lateRows = nil
-	w.core.late.claimed(answers, began, w.now)
-	w.slow = w.now.Sub(began) > lanes.ClaimAfter
-}
-
-// takeBackStale takes back a request whose rows were fresh, or checked, for too long when its sender
-// began.
-func (w *coreModel) takeBackStale(req *request) {
-	for rw := range req.Rows() {
-		w.of(rw).tries--
-	}
-	for _, r := range req.Runs {
-		w.claims[r.Lane.Name] = 0
-	}
-	w.core.takeBackStale(req)
+	w.core.late.claimed(answers, w.now, w.now)
 }
 
 // loseLease takes back a request whose sender has waited for the lease until its rows were not
@@ -231,7 +188,13 @@ func (w *coreModel) loseLease(*rapid.T) {
 	}
 	req := w.sending[i]
 	w.sending = slices.Delete(w.sending, i, i+1)
-	w.takeBackStale(req)
+	for rw := range req.Rows() {
+		w.of(rw).tries--
+	}
+	for _, r := range req.Runs {
+		w.claims[r.Lane.Name] = 0
+	}
+	w.core.takeBackStale(req)
 	w.send()
 	w.check()
 }

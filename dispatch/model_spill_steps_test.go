@@ -57,9 +57,7 @@ func (y *spillModel) answerClaims(*rapid.T) {
 				case r.settled():
 					a.Result = store.AlreadySettled
 				default:
-					if a.Unwritten = req.CheckOnly && rw.Claimed.IsZero() && y.logOnly == nil && r.status == store.Pending; !a.Unwritten {
-						r.status, r.claimEpoch = store.Processing, y.epoch
-					}
+					r.status, r.claimEpoch = store.Processing, y.epoch
 					switch {
 					case rw.Payload != nil:
 					case y.logOnly != nil:
@@ -79,10 +77,6 @@ func (y *spillModel) answerClaims(*rapid.T) {
 
 func (y *spillModel) send() {
 	for req := y.core.nextRequest(y.now); req != nil; req = y.core.nextRequest(y.now) {
-		if req.IsStale(y.now) {
-			y.core.takeBackStale(req)
-			continue
-		}
 		y.sending = append(y.sending, req)
 	}
 }

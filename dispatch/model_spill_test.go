@@ -37,7 +37,6 @@ type spillModel struct {
 	lanesDown                            map[store.LaneKey]bool
 	lockedTables                         map[string]bool // outboxes whose table is locked
 	logOnly                              map[string]bool // outboxes whose rows only the log has: all or none
-	late                                 bool            // rows may be sent after a check
 
 	batches  []*logBatch // of this session, in order
 	claiming []*request
@@ -106,7 +105,6 @@ func newSpillModel(t *rapid.T) *spillModel {
 		holds: map[store.LaneKey]store.Hold{}, lanesDown: map[store.LaneKey]bool{},
 		lockedTables: map[string]bool{},
 	}
-	y.late = rapid.Bool().Draw(t, "late")
 	many := 0
 	if rapid.IntRange(0, 3).Draw(t, "many lanes") == 0 { // more than an open breaker keeps in memory
 		many = 40
@@ -138,9 +136,6 @@ func (y *spillModel) start() {
 	y.core = newCore(y.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	y.core.enableSpill()
 	y.core.lanes.Memory.LogOnly = y.logOnly
-	if y.late {
-		y.core.setLate(func() bool { return true })
-	}
 	y.claiming, y.sending, y.writing, y.batches = nil, nil, nil, nil
 	y.spilling, y.reading, y.answers = nil, false, nil
 	y.results, y.ended, y.found, y.sweepStep = nil, false, nil, 0

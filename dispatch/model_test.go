@@ -125,7 +125,6 @@ type record struct {
 	retries    int
 	claimEpoch int // epoch of the latest claim; -1: another owner's
 	taken      int // epoch of a relay's latest claim: the row may have changed since
-	wrote      int // epoch of a relay's latest claim that was written
 	until      time.Time
 	arrived    bool
 	changed    bool // by another session
@@ -243,7 +242,7 @@ func (w *coreModel) start() {
 	limits := func(kind string) sink.Limits { return w.limits[kind] }
 	w.core = newCore(w.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	w.core.setPingable(w.canPing)
-	w.lateRows, w.writes, w.slow = nil, time.Time{}, false
+	w.lateRows, w.writes = nil, time.Time{}
 	if w.late {
 		w.core.setLate(func() bool { return w.allowed })
 	}

@@ -56,7 +56,6 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 		for rw := range req.Rows() {
 			rows = append(rows, store.ClaimRow{
 				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.Claimed, WantPayload: rw.Payload == nil,
-				CheckOnly: req.CheckOnly && rw.Claimed.IsZero(),
 			})
 		}
 	}
@@ -65,8 +64,7 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 		rows = append(rows, store.ClaimRow{Ref: rw.Ref, Txn: rw.Txn})
 	}
 	c.rows = rows
-	began := time.Now()
-	at := claimTime(began)
+	at := time.Now().Truncate(time.Microsecond) // the precision of every database
 	answers, err := bisectRefused(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
 		_, err = c.d.retry(ctx, Claim, func() (err error) {
 			var refused *store.RefusedError // then nothing was written
@@ -95,10 +93,10 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 	now := time.Now()
 	for _, req := range reqs {
 		n := req.Size()
-		c.d.core.claimed(req, answers[:n], began, now)
+		c.d.core.claimed(req, answers[:n], at, now)
 		answers = answers[n:]
 	}
-	c.d.core.late.claimed(answers, began, now)
+	c.d.core.late.claimed(answers, at, now)
 
 	c.d.sending.dispatch(now)
 	c.d.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 func (d *fakeBackend) reset() {
 	d.set(func() {
 		d.rows, d.claimTimes, d.statementTimes, d.claims, d.settles, d.outcomes = nil, nil, nil, nil, nil, nil
-		d.claimEnds, d.settleTimes, d.checks, d.checkEnds = nil, nil, nil, nil
+		d.claimEnds, d.settleTimes = nil, nil
 	})
 }
 
@@ -137,7 +137,7 @@ func TestRunsAreFullOnceRowIsVisible(t *testing.T) {
 	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		k.set(func() {
 			k.grant = func(r *store.ClaimRow) store.ClaimAnswer {
-				if r.ID == "1" && len(k.claims) < 2 {
+				if r.ID == "1" && len(k.claims) < 3 {
 					return store.ClaimAnswer{Result: store.NotYetVisible}
 				}
 				return store.ClaimAnswer{Result: store.Claimed}

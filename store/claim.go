@@ -18,11 +18,6 @@ type ClaimRow struct {
 	OwnClaimAt time.Time
 	// WantPayload requests the row's current payload and attributes.
 	WantPayload bool
-	// CheckOnly permits a claim that writes nothing, if a read shows that the row is free: it is
-	// PENDING, has no retries, and no other session has locked it, as far as the database shows
-	// locks to a read. Its answer is Claimed and Unwritten. Claim claims every other row as usual,
-	// and all rows with a takeover timeout.
-	CheckOnly bool
 }
 
 // ClaimResult is the result of a claim for one row.

@@ -9,7 +9,7 @@
 // id, the kind, the message group and the payload, and how the table stores a row's state.
 //
 // A row goes PENDING → COMPLETED or FAILED, or by way of PROCESSING if it is claimed. [Claimer]
-// moves rows to PROCESSING, or only checks them, [Settler] writes outcomes. A row is settled when COMPLETED or FAILED is
+// moves rows to PROCESSING, [Settler] writes outcomes. A row is settled when COMPLETED or FAILED is
 // durably written, or when it is deleted in layouts that delete delivered rows.
 //
 // # Without claims
@@ -30,7 +30,7 @@
 // One relay at a time is the leader of its outboxes. Each change of leader raises the
 // [Epoch] in the leader row of the relay's name. Every write locks that row and succeeds
 // only while the row holds the writer's epoch; otherwise nothing is written and the call
-// returns [ErrNotLeader]. A claim that only checks rows reads the leader row without a lock. A plain subquery on the epoch is not enough, because a write that
+// returns [ErrNotLeader]. A plain subquery on the epoch is not enough, because a write that
 // began before the change of leader would still commit.
 //
 // # Durability

@@ -11,7 +11,7 @@ import (
 // Claimer moves rows to PROCESSING.
 type Claimer interface {
 	// Claim returns an answer for each row, by position. It writes at as the claim time, so
-	// that a leader recognizes its own claim. It may leave rows unwritten; see ClaimRow.CheckOnly.
+	// that a leader recognizes its own claim.
 	//
 	// Claim waits a short time in total for locks of other sessions, however many rows are
 	// locked. After that a locked row is NotYetVisible and all rows of a locked table are

@@ -46,11 +46,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	}
 
 	c := &claim{Store: s, epoch: epoch, at: at, rows: rows, answers: make([]store.ClaimAnswer, len(rows))}
-	left, err := c.check(ctx, parts)
-	if err == nil && len(left) > 0 {
-		err = c.run(ctx, left)
-	}
-	if err != nil {
+	if err := c.run(ctx, parts); err != nil {
 		return nil, fmt.Errorf("claim: %w", asRefused(err))
 	}
 
@@ -67,62 +63,6 @@ type claim struct {
 	at      time.Time
 	rows    []store.ClaimRow
 	answers []store.ClaimAnswer
-}
-
-// check answers the rows whose documents a read shows to be free, if their claims need not be
-// written, and returns the other rows. A read shows no lock: an open transaction may settle the row.
-func (c *claim) check(ctx context.Context, parts []*outboxes.Part) (left []*outboxes.Part, err error) {
-	if c.takeover != 0 || !slices.ContainsFunc(c.rows, func(r store.ClaimRow) bool { return r.CheckOnly }) {
-		return parts, nil
-	}
-	err = c.read(ctx, func(ctx context.Context, on *conn) error {
-		if err := c.readEpoch(ctx, on, c.epoch); err != nil {
-			return err
-		}
-		for _, p := range parts {
-			if some := p.Checkable(c.rows); some != nil {
-				if err := c.checkPart(ctx, on.table(p.Outbox), some); err != nil {
-					return err
-				}
-			}
-			if rest := p.Unanswered(c.answers); len(rest.Indexes) > 0 {
-				left = append(left, rest)
-			}
-		}
-		return nil
-	})
-	return left, err
-}
-
-// checkPart answers the free rows of one outbox; see store.ClaimRow.CheckOnly.
-func (c *claim) checkPart(ctx context.Context, t *table, p *outboxes.Part) error {
-	plain, full := c.partition(t, p)
-	for k, indexes := range [][]int{plain, full} {
-		fields, payload := []string{t.id()}, k == 1
-		if payload {
-			fields = append(fields, t.contentFields()...)
-		}
-		seen := make(map[int]bool, len(indexes))
-		err := t.eachOf(ctx, idsOf(c.rows, indexes), project(fields...), func(id string, doc bson.Raw) error {
-			i, asked := p.FirstIndex[id]
-			if !asked {
-				return nil
-			}
-			a := store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
-			if payload {
-				a.Payload, a.Attributes = t.content(doc)
-			}
-			if seen[i] || payload && a.Payload == nil {
-				a = store.ClaimAnswer{} // the claim reports what is wrong
-			}
-			seen[i], c.answers[i] = true, a
-			return nil
-		}, t.free()...)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // run claims the rows of the given parts. A row whose document is contended is answered as
@@ -267,20 +207,6 @@ func (c *claim) claimUntouched(ctx context.Context, t *table, indexes []int) (bo
 // untouched is the filter for documents with one of the ids that are pending and were never
 // tried.
 func (t *table) untouched(ids []string) bson.D {
-	return append(bson.D{t.idIn(ids)}, t.untried()...)
-}
-
-// free is the filter for documents that are untouched and show no claim.
-func (t *table) free() bson.D {
-	filter := t.untried()
-	if l := &t.Layout; l.Lease || l.State == store.StateBoolean || l.State == store.StateTimestamps {
-		filter = append(filter, bson.E{Key: l.Columns.Claimed, Value: nil})
-	}
-	return filter
-}
-
-// untried is the filter for documents that are pending and were never tried.
-func (t *table) untried() bson.D {
 	l, filter := &t.Layout, t.open()
 	if l.State != store.StateTimestamps {
 		filter = t.is(store.Pending)
@@ -288,7 +214,7 @@ func (t *table) untried() bson.D {
 	if name := l.Columns.RetryCount; name != "" {
 		filter = append(filter, bson.E{Key: name, Value: bson.D{{Key: "$in", Value: bson.A{nil, int32(0)}}}})
 	}
-	return filter
+	return append(bson.D{t.idIn(ids)}, filter...)
 }
 
 // claimUpdate is the update that claims a document.

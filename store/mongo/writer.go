@@ -80,7 +80,9 @@ func (s *Store) transact(ctx context.Context, epoch store.Epoch, wait time.Durat
 // epoch and this store's holder. The holder distinguishes two relays that got the same epoch
 // from two servers.
 func (s *Store) checkEpoch(ctx context.Context, on *conn, epoch store.Epoch) error {
-	n, err := update(ctx, on.ownCollection(ownLeader), s.leaderOf(epoch), bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: int64(1)}}}})
+	n, err := update(ctx, on.ownCollection(ownLeader),
+		bson.D{{Key: "_id", Value: s.name}, {Key: "epoch", Value: int64(epoch)}, {Key: "holder", Value: s.holder}},
+		bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: int64(1)}}}})
 	if isWriteConflict(err) {
 		return &leaderBusyError{err}
 	}
@@ -88,26 +90,6 @@ func (s *Store) checkEpoch(ctx context.Context, on *conn, epoch store.Epoch) err
 		return store.ErrNotLeader
 	}
 	return err
-}
-
-// leaderOf is the filter for the leader document of an epoch and this store's holder.
-func (s *Store) leaderOf(epoch store.Epoch) bson.D {
-	return bson.D{{Key: "_id", Value: s.name}, {Key: "epoch", Value: int64(epoch)}, {Key: "holder", Value: s.holder}}
-}
-
-// readEpoch is checkEpoch without its write.
-func (s *Store) readEpoch(ctx context.Context, on *conn, epoch store.Epoch) error {
-	leads := false
-	for _, err := range find(ctx, commandTimeout, on.ownCollection(ownLeader), s.leaderOf(epoch), options.Find().SetLimit(1)) {
-		if err != nil {
-			return err
-		}
-		leads = true
-	}
-	if !leads {
-		return store.ErrNotLeader
-	}
-	return nil
 }
 
 // leaderBusyError says that another transaction has changed the leader document.

@@ -42,18 +42,7 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 	answers := make([]store.ClaimAnswer, len(rows))
 	err = s.claims.do(ctx, func(ctx context.Context, c *conn) error {
 		call := &claim{Store: s, conn: c, at: at, rows: rows, answers: answers}
-		left, err := call.check(ctx, epoch, parts)
-		if err != nil || len(left) == 0 {
-			return err
-		}
-		call.answers = make([]store.ClaimAnswer, len(rows))
-		err = call.claimUnlocked(ctx, epoch, left)
-		for _, p := range left {
-			for _, i := range p.Indexes {
-				answers[i] = call.answers[i]
-			}
-		}
-		return err
+		return call.claimUnlocked(ctx, epoch, parts)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", asRefused(err))

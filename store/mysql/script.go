@@ -5,10 +5,8 @@ import (
 	"database/sql"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/internal/outboxes"
 )
 
 // A script is a whole transaction in one packet and therefore one round trip; most claims
@@ -93,13 +91,8 @@ func (s *script) fence(of *Store, epoch store.Epoch) {
 	if s.found > 0 {
 		condition += " AND " + s.foundAll()
 	}
-	s.require(condition, s.leader(of, epoch)+" LOCK IN SHARE MODE")
-}
-
-// leader returns the FROM clause of the leader row of an epoch.
-func (s *script) leader(of *Store, epoch store.Epoch) string {
-	return " FROM " + ownPrefix + "leader AS l WHERE l.name = " + s.arg(of.name) +
-		" AND l.epoch = " + s.arg(int64(epoch)) + " AND l.holder = " + s.arg(of.holder)
+	s.require(condition, " FROM "+ownPrefix+"leader AS l WHERE l.name = "+s.arg(of.name)+
+		" AND l.epoch = "+s.arg(int64(epoch))+" AND l.holder = "+s.arg(of.holder)+" LOCK IN SHARE MODE")
 }
 
 // maxScriptBytes is the maximum size of a script, with room for escaped characters.
@@ -178,77 +171,6 @@ func (c *conn) read(ctx context.Context, s *script) error {
 	}
 
 	return rows.Err()
-}
-
-// check answers the rows that a read shows to be free, if their claims need not be written. It takes
-// one round trip, and returns the rows that are left to claim: it reads the committed rows, except
-// those that another session has locked.
-func (c *claim) check(ctx context.Context, epoch store.Epoch, parts []*outboxes.Part) (left []*outboxes.Part, err error) {
-	if c.takeover != 0 || time.Now().Before(c.claims.noWaitUntil) || !c.fitsPacket() {
-		return parts, nil
-	}
-	s := newScript()
-	s.require("COUNT(*) = 1", s.leader(c.Store, epoch))
-	for _, p := range parts {
-		some := p.Checkable(c.rows)
-		if some == nil {
-			continue
-		}
-		t, err := c.conn.table(ctx, p.Outbox)
-		if err != nil {
-			_ = c.conn.rollback(ctx) // ends the read transaction of the lookup
-			return nil, err
-		}
-		plain, full := c.partition(t, some)
-		_ = plain.chunks(func(chunk *keyBatch) error { c.checkChunk(s, t, some, chunk.keys, false); return nil }) // never fails
-		_ = full.chunks(func(chunk *keyBatch) error { c.checkChunk(s, t, some, chunk.keys, true); return nil })
-	}
-	if !s.returnsRows {
-		return parts, nil
-	}
-
-	done, err := c.conn.run(ctx, s)
-	if err != nil && !isLockTimeout(err) {
-		return nil, err
-	}
-	if !done {
-		clear(c.answers)
-	}
-	for _, p := range parts {
-		if rest := p.Unanswered(c.answers); len(rest.Indexes) > 0 {
-			left = append(left, rest)
-		}
-	}
-	return left, nil
-}
-
-// checkChunk adds the statement that answers free rows; see store.ClaimRow.CheckOnly.
-func (c *claim) checkChunk(s *script, t *table, p *outboxes.Part, keys []any, payload bool) {
-	row := t.newRowReader()
-	if payload {
-		row.addContent(nil)
-	}
-	lock := " FOR SHARE SKIP LOCKED"
-	if c.conn.server.mariadb {
-		lock = " LOCK IN SHARE MODE SKIP LOCKED"
-	}
-	text := "SELECT " + row.list() + "\nFROM " + t.from() + "\nWHERE " + t.idIn(&s.statement, keys) +
-		" AND " + t.state(&s.statement).Free() + " AND " + t.retryCount() + " = 0" + lock
-	s.query(text, func(rows *sql.Rows) error {
-		if err := row.scan(rows); err != nil {
-			return err
-		}
-		i, requested := p.FirstIndex[row.id.String]
-		if !requested {
-			return nil // a collation matched it to another row's key
-		}
-		a := &c.answers[i]
-		*a = store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
-		if payload {
-			a.Payload, a.Attributes = row.content()
-		}
-		return nil
-	})
 }
 
 // settleInOneTrip writes outcomes in one round trip and reports whether it did. It

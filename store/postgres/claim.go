@@ -32,7 +32,10 @@ func (s *Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows
 		if time.Now().Before(sess.skipLocked) {
 			return call.claimSkippingLocked(ctx, parts)
 		}
-		err := call.claimWaiting(ctx, parts)
+		left, err := s.claimMany(ctx, sess, epoch, at, rows, parts, answers)
+		if err == nil && len(left) > 0 {
+			err = call.run(ctx, left, false)
+		}
 		if !IsLockTimeout(err) {
 			return err
 		}
@@ -59,20 +62,6 @@ type claim struct {
 	at      time.Time
 	rows    []store.ClaimRow
 	answers []store.ClaimAnswer
-}
-
-// claimWaiting claims rows and waits for locks. It checks the rows that need no written claim.
-func (c *claim) claimWaiting(ctx context.Context, parts []*claimPart) error {
-	parts, left, err := c.check(ctx, parts)
-	if err == nil && len(parts) > 0 {
-		var missed []*claimPart
-		missed, err = c.claimMany(ctx, c.sess, c.epoch, c.at, c.rows, parts, c.answers)
-		left = append(left, missed...)
-	}
-	if err == nil && len(left) > 0 {
-		err = c.run(ctx, left, false)
-	}
-	return err
 }
 
 // claimSkippingLocked claims the rows that are not locked.

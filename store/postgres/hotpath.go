@@ -78,42 +78,6 @@ func claimOneQuery(t *table) *query {
 	)
 }
 
-// checkManyQuery returns the statement that counts rows whose claims need not be written. Its
-// result is that of claimManyQuery. It assigns no transaction id, so it writes nothing.
-func checkManyQuery(t *table) *query {
-	b := &builder{}
-	leader, ids, id := b.leaderUnlocked(), b.ids(t), Ident(t.Layout.Columns.ID)
-	return b.query(
-		"WITH "+leader+",",
-		"free AS (",
-		"  SELECT o."+id+" AS id FROM "+TableName(t.Outbox)+" AS o WHERE o."+id+" = ANY ("+ids+") AND "+t.free(b),
-		")",
-		countedQuery("free", ids),
-	)
-}
-
-// checkQuery is checkManyQuery for rows whose content is wanted, or whose ids are no texts. It
-// returns the index in the call and the content of each free row. A row of NULLs stands for none:
-// no row at all means that the epoch is stale.
-func checkQuery(t *table) *query {
-	b := &builder{}
-	wanted := func(content string) string { return "CASE WHEN w.wants THEN " + content + " END" }
-	return b.query(
-		"WITH "+b.leaderUnlocked()+", "+b.wanted(t, false),
-		"SELECT w.ord, o.payload"+t.ifAttributes(", o.attributes"),
-		"FROM leader LEFT JOIN (want w CROSS JOIN LATERAL (",
-		"  SELECT "+wanted(t.payload())+" AS payload"+t.ifAttributes(", "+wanted(t.attributes())+" AS attributes"),
-		"  FROM "+TableName(t.Outbox)+" AS o WHERE o."+Ident(t.Layout.Columns.ID)+" = w.id AND "+t.free(b)+" OFFSET 0",
-		") o) ON true",
-	)
-}
-
-// free returns the condition that the claim of a row o need not be written; see
-// store.ClaimRow.CheckOnly. While another session locks or changes a row, its xmax is not 0.
-func (t *table) free(b *builder) string {
-	return t.state(b).Free() + " IS TRUE" + t.unretried() + " AND o.xmax = 0"
-}
-
 // settleManyQuery is settleQuery for rows COMPLETED at the same time. It returns one row:
 // the number of rows written, and their ids if some are missing. No row at all means that
 // the epoch is stale.
@@ -169,7 +133,11 @@ func (s *Store) claimMany(ctx context.Context, sess *session, epoch store.Epoch,
 			t.claimMany = claimManyQuery(t)
 		}
 		values := s.fenced(epoch)
-		values["ids"], values["at"] = p.ids(rows), at.Truncate(time.Microsecond)
+		ids := make([]string, len(p.Indexes))
+		for k, i := range p.Indexes {
+			ids[k] = rows[i].ID
+		}
+		values["ids"], values["at"] = arrayLiteral(ids), at.Truncate(time.Microsecond)
 		batch.Queue(t.claimMany.sql, t.claimMany.args(values)...)
 		sent = append(sent, p)
 	}
@@ -217,149 +185,22 @@ func (s *Store) claimOne(ctx context.Context, sess *session, epoch store.Epoch, 
 	return nil, nil
 }
 
-// check answers the rows that a read shows to be free, if their claims need not be written. It
-// returns the parts without such rows, and the other rows of the parts that have some.
-func (c *claim) check(ctx context.Context, parts []*claimPart) (unchecked, left []*claimPart, err error) {
-	batch := &pgx.Batch{}
-	var checks []*checkPart
-	for _, p := range parts {
-		some := p.Checkable(c.rows)
-		if some == nil || c.takeover > 0 {
-			unchecked = append(unchecked, p)
-			continue
-		}
-		t, err := c.sess.table(ctx, p.Outbox)
-		if err != nil {
-			return nil, nil, err
-		}
-		check, values := &checkPart{claimPart: claimPart{some}, all: p}, c.fenced(c.epoch)
-		check.counted = t.idIsText() && !check.wantsContent(c.rows)
-		statement := check.statement(t)
-		if check.counted {
-			values["ids"] = check.ids(c.rows)
-		} else {
-			check.bind(values, c.rows, 0)
-		}
-		batch.Queue(statement.sql, statement.args(values)...)
-		checks = append(checks, check)
-	}
-
-	if len(checks) == 0 {
-		return unchecked, nil, nil
-	}
-	results := c.sess.conn.SendBatch(ctx, batch)
-	defer readRest(results, &err)
-	for _, check := range checks {
-		if err := check.read(results, c.answers); err != nil {
-			return nil, nil, err
-		}
-		if rest := check.all.Unanswered(c.answers); len(rest.Indexes) > 0 {
-			left = append(left, &claimPart{rest})
-		}
-	}
-	return unchecked, left, nil
-}
-
-// checkPart is the rows of an outbox that are checked, and all its rows.
-type checkPart struct {
-	claimPart
-	all     *claimPart
-	counted bool // by checkManyQuery
-}
-
-// statement returns the statement that checks the part.
-func (p *checkPart) statement(t *table) *query {
-	if p.counted {
-		if t.checkMany == nil {
-			t.checkMany = checkManyQuery(t)
-		}
-		return t.checkMany
-	}
-	if t.check == nil {
-		t.check = checkQuery(t)
-	}
-	return t.check
-}
-
-// read answers the rows that are free.
-func (p *checkPart) read(results pgx.BatchResults, answers []store.ClaimAnswer) error {
-	if !p.counted {
-		rows, err := results.Query()
-		if err != nil {
-			return err
-		}
-		return p.readFree(rows, answers)
-	}
-	if _, err := p.readMany(results.QueryRow(), answers); err != nil {
-		return err
-	}
-	for _, i := range p.Indexes {
-		answers[i].Unwritten = answers[i].Result == store.Claimed
-	}
-	return nil
-}
-
-// readFree reads the result of checkQuery.
-func (p *checkPart) readFree(rows pgx.Rows, answers []store.ClaimAnswer) error {
-	defer rows.Close()
-	var (
-		ord     *int64
-		payload []byte
-		texts   []*string // of the attributes
-	)
-	into := []any{&ord, &payload}
-	hasAttributes := len(p.Outbox.Layout.Attributes) > 0
-	if hasAttributes {
-		into = append(into, &texts)
-	}
-	isLeader := false
-	for rows.Next() {
-		if err := rows.Scan(into...); err != nil {
-			return err
-		}
-		releaseMessage(rows)
-		if isLeader = true; ord == nil {
-			continue
-		}
-		a := &answers[p.Indexes[*ord-1]]
-		*a = store.ClaimAnswer{Result: store.Claimed, Unwritten: true, Payload: payload}
-		if hasAttributes {
-			a.Attributes = readAttributes(&p.Outbox.Layout, texts)
-		}
-	}
-	if err := rows.Err(); err != nil || isLeader {
-		return err
-	}
-	return store.ErrNotLeader
-}
-
 // canClaimMany reports whether claimManyQuery applies to the part.
 func (p *claimPart) canClaimMany(t *table, rows []store.ClaimRow) bool {
-	return t.Layout.WritesClaims() && t.idIsText() && !p.wantsContent(rows)
-}
-
-// ids returns the ids of the part as an array literal.
-func (p *claimPart) ids(rows []store.ClaimRow) string {
-	ids := make([]string, len(p.Indexes))
-	for k, i := range p.Indexes {
-		ids[k] = rows[i].ID
+	if !t.Layout.WritesClaims() || !t.idIsText() {
+		return false
 	}
-	return arrayLiteral(ids)
-}
-
-// wantsContent reports whether the content of a row is wanted.
-func (p *claimPart) wantsContent(rows []store.ClaimRow) bool {
 	for _, i := range p.Indexes {
 		if rows[i].WantPayload {
-			return true
+			return false
 		}
 	}
 	for i := range p.Duplicates {
 		if rows[i].WantPayload {
-			return true
+			return false
 		}
 	}
-	return false
+	return true
 }
 
 // readMany reads the result of claimManyQuery and returns the rows that it does not

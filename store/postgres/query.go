@@ -79,17 +79,10 @@ func (b *builder) query(lines ...string) *query {
 func (b *builder) leader() string { return "leader AS MATERIALIZED (\n" + b.leaderRow() + "\n)" }
 
 // leaderRow returns the query of leader.
-func (b *builder) leaderRow() string { return b.readLeaderRow() + "\n  FOR SHARE" }
-
-// readLeaderRow is leaderRow without its lock.
-func (b *builder) readLeaderRow() string {
+func (b *builder) leaderRow() string {
 	return `  SELECT epoch FROM sluicebox.leader
-  WHERE name = ` + b.arg("name", "text") + ` AND epoch = ` + b.arg("epoch", "bigint") + ` AND holder = ` + b.arg("holder", "text")
-}
-
-// leaderUnlocked is leader without its lock, for a statement that writes nothing.
-func (b *builder) leaderUnlocked() string {
-	return "leader AS MATERIALIZED (\n" + b.readLeaderRow() + "\n)"
+  WHERE name = ` + b.arg("name", "text") + ` AND epoch = ` + b.arg("epoch", "bigint") + ` AND holder = ` + b.arg("holder", "text") + `
+  FOR SHARE`
 }
 
 // fenced returns the parameters of leader.

@@ -118,8 +118,6 @@ func checkPlans(ctx context.Context, t *testing.T, s *session, o *store.Outbox) 
 		"unwritten claim": claimQuery(&unclaimed, false, false),
 		"claim many":      claimManyQuery(table),
 		"claim one":       claimOneQuery(table),
-		"check many":      checkManyQuery(table),
-		"check":           checkQuery(table),
 		"completed":       settleQuery(table, store.Completed, false),
 		"completed many":  settleManyQuery(table),
 		"pending":         settleQuery(table, store.Pending, false),

@@ -22,9 +22,8 @@ type table struct {
 	partitioned bool
 
 	claim [2]*query // the second skips locked rows
-	check *query
-	// claimOne, claimMany, checkMany and completeMany are the hot path.
-	claimOne, claimMany, checkMany, completeMany *query
+	// claimOne, claimMany and completeMany are the hot path.
+	claimOne, claimMany, completeMany *query
 
 	rowStates *query
 	// write is indexed by the status written; the second of each skips locked rows.

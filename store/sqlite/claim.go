@@ -89,8 +89,7 @@ func (c *claims) claim(ctx context.Context, row *store.ClaimRow) (store.ClaimAns
 // claimKey claims the row with the id v.key.
 func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v *values) (store.ClaimAnswer, error) {
 	writes := t.Layout.WritesClaims()
-	checks := writes && row.CheckOnly && c.takeover == 0
-	if c.takeover == 0 && writes && !checks {
+	if c.takeover == 0 && writes {
 		// Most rows are not held: one statement claims them.
 		if answer, err := c.update(ctx, t, v); err != nil || answer.Result == store.Claimed {
 			return answer, err
@@ -106,15 +105,14 @@ func (c *claims) claimKey(ctx context.Context, t *table, row *store.ClaimRow, v 
 		case !held.IsZero():
 			answer.Result, answer.Until = store.Held, held
 		default:
-			free := checks && retries == 0 && found[4] == int64(1)
-			answer = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Unwritten: free || !writes}
+			answer = store.ClaimAnswer{Result: store.Claimed, RetryCount: int(retries), Unwritten: !writes}
 		}
 		return StopIteration()
 	})
 	if err != nil || answer.Result != store.Claimed {
 		return answer, err
 	}
-	if answer.Unwritten {
+	if !writes {
 		return answer, c.readPayload(ctx, t, v, &answer)
 	}
 	if answer, err = c.update(ctx, t, v); err == nil && answer.Result != store.Claimed {
@@ -201,8 +199,7 @@ func claimQuery(t *table) *query {
 }
 
 // readRowQuery builds the statement that reads a row. Its columns: whether the row is
-// unsettled, its retry count, whether it is pending, the time of its claim, whether it shows no
-// claim.
+// unsettled, its retry count, whether it is pending, the time of its claim.
 func readRowQuery(t *table) *query {
 	b := &builder{}
 	c := &t.Layout.Columns
@@ -210,13 +207,9 @@ func readRowQuery(t *table) *query {
 	if c.Claimed != "" && t.Layout.State != store.StateNone {
 		claimed = "+" + Ident(c.Claimed) // the plus prevents the driver from parsing it as a time
 	}
-	sql := "SELECT " + t.state(b).Unsettled() + " IS TRUE AS open, " + t.retryCount() + ", " + t.state(b).Pending() + " IS TRUE, " + claimed
-	if t.Layout.WritesClaims() {
-		sql += ", " + t.state(b).Free() + " IS TRUE"
-	}
-	sql +=
+	sql := "SELECT " + t.state(b).Unsettled() + " IS TRUE AS open, " + t.retryCount() + ", " + t.state(b).Pending() + " IS TRUE, " + claimed +
 		"\nFROM " + TableName(t.Outbox) + " WHERE " + Ident(c.ID) + " = " + b.key() +
-			"\nORDER BY open DESC LIMIT 1"
+		"\nORDER BY open DESC LIMIT 1"
 	return &query{sql, b.params}
 }
 

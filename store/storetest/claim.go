@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -289,118 +288,5 @@ func (s *suite) testClaimUnwritten(t *testing.T) {
 
 	if after := b.read(t, "a", "free"); after != before {
 		t.Errorf("a claim changed %+v into %+v", before, after)
-	}
-}
-
-// testClaimChecks: a claim of free rows that need not be written changes nothing. All other rows are
-// claimed as usual.
-func (s *suite) testClaimChecks(t *testing.T) {
-	b := s.start(t, 0)
-	txn := b.insert(t, "a", row("free"), row("with payload"), row("taken"), row("tried"), row("sent"), row("deleted"), row("asked for"))
-	b.db.Set(t, "a", "taken", store.Processing, now().Add(-time.Hour))
-	if !s.layout.DeleteDelivered {
-		b.db.Set(t, "a", "sent", store.Completed, now())
-	}
-	b.db.Delete(t, "a", "deleted")
-	b.settle(t, store.Outcome{Ref: ref("a", "tried"), Status: store.Pending, RetryCount: 3, Error: "later", At: now()})
-	counts := s.layout.Columns.RetryCount != ""
-	before := map[string]RowContent{}
-	for _, id := range []string{"free", "with payload"} {
-		before[id] = b.read(t, "a", id)
-	}
-
-	wants := []wantedCheck{
-		{store.ClaimRow{Ref: ref("a", "deleted"), Txn: txn}, store.Gone, false, 0},
-		{store.ClaimRow{Ref: ref("a", "free"), Txn: txn}, store.Claimed, true, 0},
-		{store.ClaimRow{Ref: ref("a", "taken")}, store.Claimed, false, 0},
-		{store.ClaimRow{Ref: ref("a", "with payload"), Txn: txn, WantPayload: true}, store.Claimed, true, 0},
-		{store.ClaimRow{Ref: ref("a", "tried"), WantPayload: true}, store.Claimed, !counts, 3},
-		{store.ClaimRow{Ref: ref("a", "never there"), WantPayload: true}, store.Gone, false, 0},
-		{store.ClaimRow{Ref: ref("a", "free"), WantPayload: true}, store.Claimed, true, 0}, // a repetition
-		{store.ClaimRow{Ref: ref("a", "sent"), Txn: txn}, store.AlreadySettled, false, 0},
-	}
-	if s.layout.DeleteDelivered {
-		wants = wants[:len(wants)-1]
-	}
-	claims := []store.ClaimRow{{Ref: ref("a", "asked for")}} // and not only checked
-	for _, w := range wants {
-		w.claim.CheckOnly = true
-		claims = append(claims, w.claim)
-	}
-	for _, chunk := range [][]store.ClaimRow{claims, claims[2:3]} { // many, and one
-		for i, a := range b.claim(t, chunk...) {
-			if chunk[i].ID == "asked for" {
-				if a.Result != store.Claimed || a.Unwritten {
-					t.Errorf("a claim to write: got %s, unwritten %v", a.Result, a.Unwritten)
-				}
-				continue
-			}
-			w := wants[slices.IndexFunc(claims, func(c store.ClaimRow) bool { return c == chunk[i] })-1]
-			w.claim = chunk[i]
-			w.compare(t, &a, counts)
-		}
-	}
-	for id, was := range before {
-		if after := b.read(t, "a", id); after != was {
-			t.Errorf("a check changed %+v into %+v", was, after)
-		}
-	}
-	if got := b.read(t, "a", "asked for"); (s.layout.State == store.StateWords || s.layout.State == store.StateNumbers) && got.Status != store.Processing {
-		t.Errorf("a claim beside checks left its row %s", got.Status)
-	}
-	s.checkAfterChecks(t, b, txn, claims[4:5])
-}
-
-// wantedCheck is the answer that the check of a row must get.
-type wantedCheck struct {
-	claim     store.ClaimRow
-	result    store.ClaimResult
-	unwritten bool
-	retries   int
-}
-
-func (w *wantedCheck) compare(t *testing.T, a *store.ClaimAnswer, counts bool) {
-	t.Helper()
-	if a.Result != w.result || a.Unwritten != w.unwritten || counts && a.RetryCount != w.retries {
-		t.Errorf("check of %q: got %s, unwritten %v, %d retries, want %s, %v, %d",
-			w.claim.ID, a.Result, a.Unwritten, a.RetryCount, w.result, w.unwritten, w.retries)
-	}
-	if got := string(a.Payload); w.claim.WantPayload && a.Result == store.Claimed && got != row(w.claim.ID).Payload {
-		t.Errorf("check of %q: got payload %q", w.claim.ID, got)
-	}
-}
-
-// checkAfterChecks: a checked row is settled as any other, and no check answers another epoch.
-func (s *suite) checkAfterChecks(t *testing.T, b *bench, txn store.Txn, claims []store.ClaimRow) {
-	t.Helper()
-	if r := b.settle(t, store.Outcome{Ref: ref("a", "free"), Txn: txn, Status: store.Completed, At: now()})[0]; r != store.Written {
-		t.Errorf("outcome of a checked row: %d", r)
-	}
-	b.lead(t, b.open(t, 0))
-	for _, epoch := range []store.Epoch{0, b.epoch, b.epoch + 1} {
-		if _, err := b.store.Claim(b.ctx(t), epoch, now(), claims); !errors.Is(err, store.ErrNotLeader) {
-			t.Errorf("check with epoch %d after a new leader: %v", epoch, err)
-		}
-	}
-}
-
-// testCheckMany checks more rows than fit into a statement of any database.
-func (s *suite) testCheckMany(t *testing.T) {
-	b := s.start(t, 0)
-	list := rows(5000)
-	txn := b.insert(t, "a", list...)
-	for _, payload := range []bool{false, true} {
-		claims := make([]store.ClaimRow, len(list))
-		for i, r := range list {
-			claims[i] = store.ClaimRow{Ref: ref("a", r.ID), Txn: txn, WantPayload: payload, CheckOnly: true}
-		}
-		started := time.Now()
-		answers := b.claim(t, claims...)
-		t.Logf("%d rows checked in %s, with payload %v", len(list), time.Since(started), payload)
-		for i, a := range answers {
-			if a.Result != store.Claimed || !a.Unwritten || payload && string(a.Payload) != row(claims[i].ID).Payload {
-				t.Fatalf("row %q is %s, unwritten %v, with %q", claims[i].ID, a.Result, a.Unwritten, a.Payload)
-			}
-		}
 	}
 }

@@ -66,7 +66,6 @@ func leasedWords() store.Layout {
 func fewTests() []test {
 	return append(recordedTests(), []test{
 		{"claims without a status for them", (*suite).testFewClaims, nil},
-		{"a claim that only checks its rows", (*suite).testClaimChecks, func(l *store.Layout) bool { return l.WritesClaims() }},
 		{"a claim and somebody else's", (*suite).testClaimHeld, timesClaims},
 		{"a claim at once of a dead predecessor's row", (*suite).testClaimAtOnce, timesClaims},
 		{"an outcome of each status", (*suite).testFewOutcomes, nil},

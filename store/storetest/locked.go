@@ -36,7 +36,6 @@ func lockTests() []test {
 		{"a locked table", (*suite).testLockedTable, isWords},
 		{"outcomes of locked rows", (*suite).testLockedOutcomes, all(keepsState, changesState)},
 		{"claims of locked rows", (*suite).testLockedClaims, func(l *store.Layout) bool { return isWords(l) || skipsClaims(l) }},
-		{"checks of locked rows", (*suite).testLockedChecks, isWords},
 	}
 }
 
@@ -288,37 +287,6 @@ func (s *suite) testLockedClaims(t *testing.T) {
 	for i, a := range b.claim(t, claim...) {
 		if a.Result != store.Claimed {
 			t.Errorf("with nothing locked: row %s is %s", claim[i].ID, a.Result)
-		}
-	}
-}
-
-// testLockedChecks: a check of a row that another session has locked does not answer before the claim
-// could. A database whose reads show no locks answers at once, with the committed row.
-func (s *suite) testLockedChecks(t *testing.T) {
-	b := s.start(t, 0)
-	db := b.requireLocking(t)
-	b.insert(t, "a", row("locked"), row("free"))
-	unlock := db.LockRows(t, "a", "locked")
-	defer unlock()
-	claims := []store.ClaimRow{{Ref: ref("a", "locked"), CheckOnly: true}, {Ref: ref("a", "free"), CheckOnly: true}}
-	want := store.NotYetVisible
-	if free := db.LockTable(t, "b"); free == nil {
-		want = store.Claimed
-	} else {
-		free()
-	}
-	for turn, limit := range []time.Duration{maxLockWait, maxRowWait} {
-		within(t, fmt.Sprint("check ", turn), limit, func() {
-			answers := b.claim(t, claims...)
-			if answers[0].Result != want || answers[1].Result != store.Claimed {
-				t.Errorf("check %d: got %s of a locked row and %s of a free one, want %s and claimed", turn, answers[0].Result, answers[1].Result, want)
-			}
-		})
-	}
-	unlock()
-	for i, a := range b.claim(t, claims...) {
-		if a.Result != store.Claimed {
-			t.Errorf("with nothing locked: row %d is %s", i, a.Result)
 		}
 	}
 }

@@ -230,8 +230,6 @@ func tests() []test {
 		{"a claim of a row twice", (*suite).testClaimTwice, plainNames},
 		{"a claim of 5000 rows", (*suite).testClaimMany, many},
 		{"a claim that writes nothing", (*suite).testClaimUnwritten, skipsClaims},
-		{"a claim that only checks its rows", (*suite).testClaimChecks, func(l *store.Layout) bool { return l.WritesClaims() }},
-		{"a check of 5000 rows", (*suite).testCheckMany, many},
 		{"a claim and somebody else's", (*suite).testClaimHeld, all(timesClaims, plainNames)},
 		{"a claim at once of a dead predecessor's row", (*suite).testClaimAtOnce, all(keepsState, plainNames)},
 		{"an outcome of each status", (*suite).testSettle, nil},

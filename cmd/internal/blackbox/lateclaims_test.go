@@ -12,20 +12,15 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// warm writes rows until one is neither claimed nor checked before it is sent: its only write is its
-// outcome. It returns the number of the next row.
-func (s *scene) warm(r *relay, from int) (next int) {
+// warm writes rows until one is sent before it is claimed: its only write is its outcome. It
+// returns the number of the next row.
+func (s *scene) warm(from int) (next int) {
 	s.t.Helper()
-	claims := func() float64 { return r.metric(`sluicebox_claim_rows_total{result="claimed"}`) }
 	within(s.t, testTimeout, func() string {
-		before := claims()
 		s.number(from, from, "'warm'")
 		from++
 		arrive(s.t, s.to, from-1)
 		settle(s.t, s.conn)
-		if claims() > before {
-			return "the last row was checked or claimed"
-		}
 		return none(s.t, s.conn, "of the last row is no outcome",
 			fmt.Sprintf("SELECT count(*) FROM writes WHERE id = '%s' AND status <> 'COMPLETED'", numbered(from-1)))
 	})
@@ -49,14 +44,14 @@ func hangAt(to *sinktest.Receiver, id string) (release func()) {
 func hangTimeout() time.Duration { return 200*time.Millisecond + slack()/4 }
 
 // A fresh row is written once, with its outcome. A row whose request hangs is PROCESSING soon, and
-// COMPLETED in the end. A row that waits behind it is checked before it is sent: cancelled or
+// COMPLETED in the end. A row that waits behind it is claimed before it is sent: cancelled or
 // deleted in the meantime, it is not sent.
 func TestLateClaims(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
 		s.exec(s.kind.writes)
 		r := s.run()
-		n := s.warm(r, 1)
+		n := s.warm(1)
 		hanging, cancelled, deleted, last := numbered(n), numbered(n+1), numbered(n+2), n+3
 		release := hangAt(s.to, hanging)
 		s.number(n, n, "'g'")
@@ -74,36 +69,6 @@ func TestLateClaims(t *testing.T) {
 		release()
 		s.expectNumbered(last, cancelled, deleted)
 		expectStop(s.t, r)
-	})
-}
-
-// Rows that waited for the relay are checked before they are sent, and most are written once, with
-// their outcome. A cancelled row is not sent. Rows that a dead relay left in PROCESSING are claimed,
-// and a clean stop leaves none so.
-func TestBacklogIsChecked(t *testing.T) {
-	t.Parallel()
-	eachKind(t, "", func(s *scene) {
-		const rows, taken = 2000, 20
-		cancelled := numbered(7)
-		s.number(1, rows/2, "i % 50") // before the first start, read from the table
-		s.exec("UPDATE outbox_events SET status = 'COMPLETED' WHERE id = '"+cancelled+"'",
-			"UPDATE outbox_events SET status = 'PROCESSING' WHERE id > '"+numbered(rows/2-taken)+"'", s.kind.writes)
-		r := s.run()
-		s.expectNumbered(rows/2, cancelled)
-		expectStop(s.t, r)
-		s.number(rows/2+1, rows, "i % 50") // between two runs, read from the log
-		r = s.run()
-		s.expectNumbered(rows, cancelled)
-		expectStop(s.t, r)
-		if left := none(s.t, s.conn, "are left PROCESSING by a clean stop", "SELECT count(*) FROM outbox_events WHERE status = 'PROCESSING'"); left != "" {
-			s.t.Error(left)
-		}
-		claims := count(s.t, s.conn, "SELECT count(*) FROM writes WHERE status = 'PROCESSING'")
-		completed := count(s.t, s.conn, "SELECT count(*) FROM writes WHERE status = 'COMPLETED'")
-		s.t.Logf("%d of %d rows were claimed", claims, rows)
-		if completed != rows-1 || claims < taken || claims > rows/2 {
-			s.t.Errorf("%d claims and %d outcomes of %d rows were written, want %d to %d claims", claims, completed, rows-1, taken, rows/2)
-		}
 	})
 }
 
@@ -232,7 +197,7 @@ func TestLateClaimsOfAReadOnlyDatabase(t *testing.T) {
 		s := sceneIn(t, h, database, "dispatch: {max-concurrent-groups: 4, api-batch-size: 1}\n")
 		s.exec(s.kind.writes)
 		r := s.run()
-		n := s.warm(r, 1)
+		n := s.warm(1)
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 5 * time.Millisecond} })
 		s.number(n, n+backlog-1, "i") // one transaction: all rows are fresh at once
 		arrive(s.t, s.to, n+50)

@@ -31,7 +31,6 @@ func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 		if req == nil {
 			break
 		}
-		req.CheckOnly = s.mayCheck(req)
 		n += req.Size()
 		reqs = append(reqs, req)
 	}
@@ -63,7 +62,6 @@ func (s *Set) NextClaims(maxRows int, now time.Time) []*Request {
 			s.Requests.Push(req)
 			continue
 		}
-		req.CheckOnly = s.mayCheck(req)
 		s.Requests.claim(req)
 		n += req.Size()
 		reqs = append(reqs, req)

@@ -18,7 +18,7 @@
 //	ready     NextClaims, StartFresh: fresh rows              sending   the request
 //	sending   the request was not claimed, and is halved:     claiming  the request
 //	          PushUnclaimed
-//	claiming  some of its rows are claimed or checked: Send   sending   the request
+//	claiming  some of its rows are claimed: Send              sending   the request
 //	claiming  a row must wait: Wait                           waiting   the timers
 //	sending   an outcome of its head is written first: Write  writing   the outcome
 //	sending   it failed: Wait                                 waiting   the timers

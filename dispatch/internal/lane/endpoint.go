@@ -277,7 +277,7 @@ func (e *Endpoints) Split(req *Request) (all []*Request) {
 		i := slices.IndexFunc(all, func(other *Request) bool { return other.Receiver() == to })
 		if i < 0 {
 			i = len(all)
-			all = append(all, &Request{Probe: req.Probe, Split: req.Split, LargeBytes: req.LargeBytes, CheckOnly: req.CheckOnly})
+			all = append(all, &Request{Probe: req.Probe, Split: req.Split, LargeBytes: req.LargeBytes})
 		}
 		all[i].Runs = append(all[i].Runs, r)
 	}

@@ -4,22 +4,16 @@ import (
 	"iter"
 	"time"
 
-	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	"github.com/sluicebox/sluicebox/store"
 )
 
 // A row that the log has just brought is fresh. Its lane may send it before it is claimed, so
-// that the claim costs it no time. Any other row is checked just before: its claim reads the row,
-// and writes nothing if the row is free. The claim follows late, for rows whose request is not
+// that the claim costs it no time. The claim follows late, for rows whose request is not
 // answered within ClaimAfter:
 //
 //	Row        Event                                                     To
 //	fresh      NextClaims: a sender is free and Fresh.Allowed             sent unclaimed
-//	fresh      a second passes, its lane is held, its payload is dropped  other
-//	other      NextClaims and Fresh.MayCheck: the row is free             checked
-//	other      the same, but it is not free or nothing may be checked     claimed
-//	checked    MaxCheckAge passes before a sender takes its request       other
-//	checked    its request is sent in time                                unclaimed
+//	fresh      a second passes, its lane is held, its payload is dropped  claimed first
 //	unclaimed  its request is answered within ClaimAfter                  never claimed
 //	unclaimed  NextLate: it is not                                        claiming late
 //	claiming   LateClaimed                                                claimed
@@ -27,25 +21,17 @@ import (
 // While a row is claimed late its outcome waits, because the two are written in different
 // sessions. The answer changes nothing for its lane.
 //
-// Probes and rows of a sink with a rate limit are claimed before they are sent, because they wait
-// longer for a sender, and are few.
+// These rows are claimed before they are sent: rows that were tried before, probes, large rows,
+// rows of a sink with a rate limit, and all rows that the log did not just bring.
 
 // ClaimAfter is how long a request may stay unanswered before its rows are claimed.
 const ClaimAfter = 100 * time.Millisecond
-
-// MaxCheckAge is how long after the start of its check a row may be sent. It is as long as a row is
-// fresh.
-const MaxCheckAge = time.Second
 
 // Fresh holds the requests whose rows were not claimed.
 type Fresh struct {
 	// Allowed: fresh rows may be sent before they are claimed. The caller sets it before
 	// NextClaims.
 	Allowed bool
-
-	// MayCheck: the claims of rows that are not fresh may leave them unwritten. The caller sets it
-	// before NextClaims.
-	MayCheck bool
 
 	// Unwritten are the outboxes whose claims write nothing. Their rows are not claimed late.
 	Unwritten map[string]bool
@@ -128,23 +114,7 @@ func (s *Set) sendUnclaimed(req *Request, now time.Time) {
 	s.Requests.Push(req)
 }
 
-// mayCheck reports whether the claim of a request may leave its rows unwritten.
-func (s *Set) mayCheck(req *Request) bool {
-	return s.Requests.Fresh.MayCheck && s.Requests.pace.interval == 0 && req.Probe == breaker.None
-}
-
-// Checked takes the request whose claim, begun at a time, left some of its rows unwritten. It is sent
-// soon, and those rows are claimed late.
-func (s *Set) Checked(req *Request, began time.Time) {
-	for rw := range req.Rows() {
-		if rw.Claimed.IsZero() && !s.Requests.Fresh.Unwritten[rw.Outbox] {
-			req.Unclaimed, req.FreshUntil = true, began.Add(MaxCheckAge)
-			return
-		}
-	}
-}
-
-// IsStale reports whether a request that is to be sent unclaimed has waited for too long.
+// IsStale reports whether a request that was to be sent unclaimed has waited for too long since.
 func (r *Request) IsStale(now time.Time) bool { return r.Unclaimed && !isBefore(now, r.FreshUntil) }
 
 // Withdraw takes back a request that a sender has, but has not sent.

@@ -27,9 +27,6 @@ type Request struct {
 	Started    time.Time // when a sender received it
 	LargeBytes int64     // its share of the budget for large rows
 
-	// CheckOnly: the claim may leave its rows unwritten, because they are claimed late.
-	CheckOnly bool
-
 	// Unclaimed: it is sent before its rows are claimed, until FreshUntil.
 	Unclaimed  bool
 	FreshUntil time.Time
@@ -96,7 +93,7 @@ type Requests struct {
 	claimAhead int // further requests that are claimed
 	pace       pace
 
-	toSend    Fifo[*Request] // claimed or checked, or with fresh rows
+	toSend    Fifo[*Request] // claimed, or with fresh rows
 	toClaim   Fifo[*Request] // halves of a failed request whose rows were not claimed
 	claiming  int
 	sending   int

@@ -40,15 +40,6 @@ func (s State) Pending() string {
 	return s.is(store.Pending)
 }
 
-// Free returns the condition that an unsettled row shows no claim, for layouts whose claims are
-// written.
-func (s State) Free() string {
-	if HasStatus(s.Layout) && s.Layout.State != store.StateBoolean && !s.Layout.Lease {
-		return s.is(store.Pending)
-	}
-	return "(" + s.Unsettled() + " AND " + s.Column(s.Layout.Columns.Claimed) + " IS NULL)"
-}
-
 // Delivered returns the condition that a row is COMPLETED.
 func (s State) Delivered() string {
 	switch s.Layout.State {

@@ -79,30 +79,6 @@ func (p *Part) Unanswered(answers []store.ClaimAnswer) *Part {
 	return left
 }
 
-// Checkable returns the part with the rows whose claims need not be written; see
-// store.ClaimRow.CheckOnly. It is nil if there are none, or if claims write nothing anyway.
-func (p *Part) Checkable(rows []store.ClaimRow) *Part {
-	some := &Part{Outbox: p.Outbox, FirstIndex: p.FirstIndex, Duplicates: map[int]int{}}
-	if !p.Outbox.Layout.WritesClaims() {
-		return nil
-	}
-	written := map[int]bool{} // rows that a repetition wants to be claimed
-	for i, j := range p.Duplicates {
-		if some.Duplicates[i] = j; !rows[i].CheckOnly {
-			written[j] = true
-		}
-	}
-	for _, i := range p.Indexes {
-		if rows[i].CheckOnly && !written[i] {
-			some.Indexes = append(some.Indexes, i)
-		}
-	}
-	if len(some.Indexes) == 0 {
-		return nil
-	}
-	return some
-}
-
 // MarkAbsent marks all rows of an outbox as RowAbsent if only the log knows them. Otherwise it
 // reports false and does nothing.
 func (p *Part) MarkAbsent(states []store.RowStatus) bool {
