@@ -17,7 +17,7 @@ import (
 
 // legJoin joins the legs of a row; see legs.Store.
 type legJoin interface {
-	Begin(rows []legs.Row) []store.LegSet
+	Begin(ctx context.Context, rows []legs.Row) ([]store.LegSet, error)
 }
 
 // legRecords reads the records of rows whose legs differ; see ledger.Ledger.
@@ -162,7 +162,7 @@ type placement struct {
 
 // place puts the rows of outboxes with routes into the lanes of their legs, and enters the batch in
 // the trackers of all legs. It returns the other rows. observed is called as by intake.split.
-func (f *fanOut) place(items []store.Item, at *placement, observed func(outbox string, rows int)) (rest []store.Item) {
+func (f *fanOut) place(ctx context.Context, items []store.Item, at *placement, observed func(outbox string, rows int)) (rest []store.Item, err error) {
 	if at.position != "" && f.rereadTo != "" && f.compare(at.position, f.rereadTo) > 0 {
 		f.rereadTo = ""
 	}
@@ -171,11 +171,13 @@ func (f *fanOut) place(items []store.Item, at *placement, observed func(outbox s
 		if len(b.items) > 0 {
 			observed(b.name, len(b.items))
 		}
-		f.begin(b)
+		if _, err := f.begin(ctx, b); err != nil {
+			return nil, err
+		}
 		b.place(f.passed(b, at.end), at)
 		b.reset()
 	}
-	return rest
+	return rest, nil
 }
 
 // sort collects the rows of each outbox with routes, and returns the other rows in place.
@@ -212,12 +214,18 @@ func (f *fanOut) passed(b *routedOutbox, end store.Position) (set store.LegSet) 
 }
 
 // begin enters the collected rows in the join, and collects the rows of each leg. It returns the
-// number of rows that a leg gets.
-func (f *fanOut) begin(b *routedOutbox) (some int) {
+// number of rows that a leg gets. It retries until the database answers.
+func (f *fanOut) begin(ctx context.Context, b *routedOutbox) (some int, err error) {
 	if len(b.rows) == 0 {
-		return 0
+		return 0, nil
 	}
-	for i, set := range f.join.Begin(b.rows) {
+	sets, err := f.join.Begin(ctx, b.rows)
+	for retry := untilAnswered(); err != nil; sets, err = f.join.Begin(ctx, b.rows) {
+		if err := retry.Wait(ctx); err != nil {
+			return 0, err
+		}
+	}
+	for i, set := range sets {
 		if set != 0 {
 			some++
 		}
@@ -225,7 +233,12 @@ func (f *fanOut) begin(b *routedOutbox) (some int) {
 			b.legs[k].take(&b.items[i], b.rows[i].Known)
 		}
 	}
-	return some
+	return some, nil
+}
+
+// untilAnswered returns the waits between attempts to read records.
+func untilAnswered() *backoff.Doubling {
+	return &backoff.Doubling{Min: 20 * time.Millisecond, Max: 2 * time.Second}
 }
 
 // take collects a row of the leg.
@@ -283,7 +296,7 @@ func (f *fanOut) lookUp(ctx context.Context, batches ...[]store.Item) (map[store
 	}
 	found := map[store.Ref]*store.LegRow{}
 	for some := range slices.Chunk(refs, statusBatchRows) {
-		retry := backoff.Doubling{Min: 20 * time.Millisecond, Max: 2 * time.Second}
+		retry := untilAnswered()
 		for {
 			records, err := f.records.LegRows(ctx, some)
 			if err == nil {
@@ -342,7 +355,7 @@ func (f *fanOut) whole(batches []capture.Batch) []capture.Batch {
 
 // insertFound inserts rows of one outbox that a sweep found, and returns how many. It leaves out rows
 // that a lane of any leg holds by now, or that settled meanwhile.
-func (f *fanOut) insertFound(b *routedOutbox, items []store.Item, records map[store.Ref]*store.LegRow) int {
+func (f *fanOut) insertFound(ctx context.Context, b *routedOutbox, items []store.Item, records map[store.Ref]*store.LegRow) int {
 	for i := range b.legs {
 		items = b.legs[i].lanes.Unknown(b.legs[i].name, items)
 	}
@@ -350,9 +363,11 @@ func (f *fanOut) insertFound(b *routedOutbox, items []store.Item, records map[st
 		b.items = append(b.items, items[i])
 		b.rows = append(b.rows, legs.Row{Ref: items[i].Ref, Matched: b.match(&items[i]), Unmarked: true, Known: records[items[i].Ref]})
 	}
-	placed := f.begin(b)
+	placed, err := f.begin(ctx, b)
 	for i := range b.legs {
-		b.legs[i].lanes.InsertFound(b.legs[i].part)
+		if err == nil {
+			b.legs[i].lanes.InsertFound(b.legs[i].part)
+		}
 	}
 	b.reset()
 	return placed
@@ -366,7 +381,9 @@ func (f *fanOut) legItems(ctx context.Context, items []store.Item) (all []store.
 	}
 	all = slices.Clone(f.sort(items, "", true))
 	for _, b := range f.boxes {
-		f.begin(b)
+		if _, err := f.begin(ctx, b); err != nil {
+			return nil, err
+		}
 		for i := range b.legs {
 			all = append(all, b.legs[i].part...)
 		}

@@ -22,7 +22,7 @@ type fakeJoin struct {
 	asked   []string // ids that were looked up
 }
 
-func (j *fakeJoin) Begin(rows []legs.Row) []store.LegSet {
+func (j *fakeJoin) Begin(_ context.Context, rows []legs.Row) ([]store.LegSet, error) {
 	to := make([]store.LegSet, len(rows))
 	for i, r := range rows {
 		j.begun = append(j.begun, fmt.Sprintf("%s:%b-%b", r.ID, r.Matched, r.Passed))
@@ -30,7 +30,7 @@ func (j *fakeJoin) Begin(rows []legs.Row) []store.LegSet {
 			to[i] = r.Matched &^ r.Passed
 		}
 	}
-	return to
+	return to, nil
 }
 
 func (j *fakeJoin) LegRows(_ context.Context, refs []store.Ref) ([]*store.LegRow, error) {
@@ -102,7 +102,7 @@ func (f *routedFixture) expect(t *testing.T, bus, hooks, plain string) {
 func TestRowsGoToTheLegsThatMatchThem(t *testing.T) {
 	f := newRoutedFixture(t, saved("p0", "p0", "p0"))
 	b := capture.Batch{Position: "p1", Items: slices.Concat(ofKind("paid", "1"), of("plain", "2"), ofKind("new", "3"))}
-	if err := f.appendBatch(&b, b.Position); err != nil {
+	if err := f.appendBatch(t.Context(), &b, b.Position); err != nil {
 		t.Fatal(err)
 	}
 	f.expect(t, "1 3", "1", "2")

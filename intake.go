@@ -93,7 +93,7 @@ func (f *intake) run(ctx context.Context, in <-chan capture.Batch) error {
 			if err := f.lookUp(ctx, b.Items); err != nil {
 				return err
 			}
-			if err := f.appendBatch(&b, b.Position); err != nil {
+			if err := f.appendBatch(ctx, &b, b.Position); err != nil {
 				return err
 			}
 		}
@@ -137,22 +137,24 @@ func (f *intake) placeBacklog(ctx context.Context, items []store.Item, spilled i
 			return err
 		}
 	}
-	return f.place(items, &placement{position: position, seq: f.number(items), unmarked: true})
+	return f.place(ctx, items, &placement{position: position, seq: f.number(items), unmarked: true})
 }
 
 // place puts numbered rows into their lanes, and enters them in the trackers.
-func (f *intake) place(items []store.Item, at *placement) error {
+func (f *intake) place(ctx context.Context, items []store.Item, at *placement) (err error) {
 	if f.fan != nil {
-		items = f.fan.place(items, at, f.onRows)
+		if items, err = f.fan.place(ctx, items, at, f.onRows); err != nil {
+			return err
+		}
 	}
 	t := f.tracker.Begin(at.position, at.seq, len(items))
 	return f.split(items, func(d *dispatch.Dispatcher, part []store.Item) { d.AppendFresh(part, t, at.fresh) })
 }
 
 // appendBatch appends a batch. end is the position behind its transaction, "" if it is not known.
-func (f *intake) appendBatch(b *capture.Batch, end store.Position) error {
+func (f *intake) appendBatch(ctx context.Context, b *capture.Batch, end store.Position) error {
 	at := &placement{position: b.Position, end: end, seq: f.number(b.Items), fresh: f.freshUntil(b)}
-	if err := f.place(b.Items, at); err != nil {
+	if err := f.place(ctx, b.Items, at); err != nil {
 		return err
 	}
 	for _, token := range b.Marks {
@@ -207,11 +209,11 @@ func (f *intake) TrackSettled(on bool) {
 
 // InsertFound implements sweptLanes. The rows have no ticket: if the process dies,
 // the next sweep finds them again.
-func (f *intake) InsertFound(items []store.Item, records map[store.Ref]*store.LegRow) (placed int) {
+func (f *intake) InsertFound(ctx context.Context, items []store.Item, records map[store.Ref]*store.LegRow) (placed int) {
 	for len(items) > 0 {
 		n := sameOutbox(items)
 		if b := f.fan.box(items[0].Outbox); b != nil {
-			placed += f.fan.insertFound(b, items[:n], records)
+			placed += f.fan.insertFound(ctx, b, items[:n], records)
 		} else {
 			placed += f.routes[items[0].Outbox].InsertFound(items[:n])
 		}
@@ -316,7 +318,7 @@ func (f *intake) appendBundle(ctx context.Context, batches []capture.Batch) erro
 		batches = f.dropSettled(ctx, batches)
 	}
 	for i := range batches {
-		if err := f.appendBatch(&batches[i], endOf(batches[i:])); err != nil {
+		if err := f.appendBatch(ctx, &batches[i], endOf(batches[i:])); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,12 +15,15 @@ import (
 
 // letterTable has FAILED rows, some of which another table refuses.
 type letterTable struct {
+	mu              sync.Mutex
 	failed, refused []string
 	calls           int
 	err             error
 }
 
 func (l *letterTable) discard(_ context.Context, f store.DeadLetterFilter, limit int) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.calls++
 	if l.err != nil {
 		return 0, l.err
@@ -37,6 +41,8 @@ func (l *letterTable) discard(_ context.Context, f store.DeadLetterFilter, limit
 }
 
 func (l *letterTable) list(_ context.Context, _ store.DeadLetterFilter, limit int, _ bool) (letters []store.DeadLetter, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, id := range l.failed[:min(limit, len(l.failed))] {
 		letters = append(letters, store.DeadLetter{Ref: store.Ref{Outbox: "shop", ID: id}})
 	}
@@ -59,30 +65,38 @@ func TestLetterMover(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- m.run(t.Context()) }()
 		synctest.Wait()
+		l.mu.Lock()
 		if moved != 1200 || len(l.failed) != 0 {
 			t.Errorf("at the start %d rows moved, want 1200", moved)
 		}
 
 		l.failed = []string{"6", "7", "8"}
+		l.mu.Unlock()
 		signal <- struct{}{}
 		synctest.Wait()
+		l.mu.Lock()
 		if moved != 1202 || !slices.Equal(l.failed, []string{"7"}) || refusals != 1 {
 			t.Errorf("%d rows moved, %q are left after %d refusals; want 1202, row 7 and 1", moved, l.failed, refusals)
 		}
 		l.refused = nil
+		l.mu.Unlock()
 		time.Sleep(pruneRetryInterval + time.Second)
 		synctest.Wait()
 		if moved != 1203 {
 			t.Errorf("a minute later %d rows have moved, want 1203", moved)
 		}
 
+		l.mu.Lock()
 		calls := l.calls
+		l.mu.Unlock()
 		time.Sleep(movedLettersInterval / 2)
 		synctest.Wait()
+		l.mu.Lock()
 		if l.calls != calls {
 			t.Errorf("%d looks without a signal, want none", l.calls-calls)
 		}
 		l.err = store.ErrNotLeader
+		l.mu.Unlock()
 		time.Sleep(movedLettersInterval)
 		if err := <-done; !errors.Is(err, store.ErrNotLeader) {
 			t.Errorf("it ends with %v, want ErrNotLeader", err)

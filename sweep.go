@@ -31,7 +31,7 @@ type sweptLanes interface {
 	// given order, and returns how many it inserted. It leaves out rows that a lane
 	// holds by now and rows that settled since TrackSettled(true). A row with a record goes
 	// only to the legs that miss it.
-	InsertFound(items []store.Item, records map[store.Ref]*store.LegRow) int
+	InsertFound(ctx context.Context, items []store.Item, records map[store.Ref]*store.LegRow) int
 }
 
 // sweeper finds rows that became PENDING without an insert: requeued by an operator,
@@ -142,7 +142,7 @@ func (s *sweeper) sweep(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	return more, s.awaitMarker(ctx, func() {
-		if n := s.lanes.InsertFound(items, records); n > 0 {
+		if n := s.lanes.InsertFound(ctx, items, records); n > 0 {
 			s.swept(n)
 		}
 	})

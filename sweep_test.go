@@ -71,7 +71,7 @@ func (m *fakeLanes) LegRows(context.Context, []store.Item) (map[store.Ref]*store
 	return nil, nil
 }
 
-func (m *fakeLanes) InsertFound(items []store.Item, _ map[store.Ref]*store.LegRow) int {
+func (m *fakeLanes) InsertFound(_ context.Context, items []store.Item, _ map[store.Ref]*store.LegRow) int {
 	_ = m.note("found %d", len(items))
 	if !m.watch {
 		_ = m.note("unwatched")

@@ -70,25 +70,25 @@ type join struct {
 	unmarked  bool      // no mark covers the row, so that each end is recorded
 }
 
-// newJoin returns the join of a row that enters memory.
-func newJoin(p *plan, r *Row) *join {
-	j := &join{matched: r.Matched, unmarked: r.Unmarked, settled: r.Settled}
-	if r.Known != nil {
-		j.restore(p, r.Known)
+// enter takes over what is known of a row that enters memory. That its legs have a verdict does not
+// show that the outcome was written: the routes may be others since, or a crash came between. The
+// table tells.
+func (j *join) enter(p *plan, r *Row) {
+	if j.live|j.holders == 0 {
+		j.unmarked = j.unmarked || r.Unmarked
 	}
-	j.done |= j.matched & r.Passed &^ (j.failed | j.spilled)
+	j.matched |= r.Matched
+	waiting := j.open() &^ j.live
+	j.done |= waiting & r.Passed
 	if r.Settled {
-		for i := range j.open().All() {
+		j.settled = true
+		for i := range waiting.All() {
 			if p.dropsSettled(j.matched, i) {
 				j.done = j.done.With(i)
 			}
 		}
 	}
-	if j.verdict(p) != 0 { // the last leg wrote the outcome before its mark passed the row
-		j.settled = true
-	}
-	j.live = j.open()
-	return j
+	j.live |= j.open()
 }
 
 // restore takes over what the record of a row says.

@@ -112,35 +112,50 @@ type Row struct {
 // Begin takes rows that enter memory, and returns for each, by position, the legs to whose lanes
 // it is to be appended. Call it before the row is appended to a lane.
 //
+// It reads the record of a row with a Known one again, because a spilled copy may have ended since,
+// and another end would bring the old record back.
+//
 // A row that is in memory already, because a sweep found it again, gets all of its open legs once
 // more. The lanes know which of them hold the row.
-func (s *Store) Begin(rows []Row) []store.LegSet {
-	to := make([]store.LegSet, len(rows))
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *Store) Begin(ctx context.Context, rows []Row) ([]store.LegSet, error) {
+	var known []store.Ref
 	for i := range rows {
-		r := &rows[i]
-		p := s.plans[r.Outbox]
-		if p == nil {
-			continue
-		}
-		r.Unmarked = r.Unmarked || s.polling
-		e := s.rows[r.Ref]
-		if e != nil && e.matched != 0 {
-			e.matched |= r.Matched
-			e.live |= e.open()
-			to[i] = e.open()
-			continue
-		}
-		j := newJoin(p, r)
-		switch to[i] = j.live; {
-		case e != nil: // a call reads its record
-			e.join = *j
-		case j.live != 0:
-			s.rows[r.Ref] = &entry{join: *j}
+		if rows[i].Known != nil && s.plans[rows[i].Outbox] != nil {
+			known = append(known, rows[i].Ref)
 		}
 	}
-	return to
+	if err := s.acquire(ctx, known); err != nil {
+		return nil, err
+	}
+	defer s.release(known)
+	to := make([]store.LegSet, len(rows))
+	for i := range rows {
+		if p := s.plans[rows[i].Outbox]; p != nil {
+			rows[i].Unmarked = rows[i].Unmarked || s.polling
+			to[i] = s.begin(p, &rows[i])
+		}
+	}
+	return to, nil
+}
+
+// begin takes a row. The lock is held.
+func (s *Store) begin(p *plan, r *Row) store.LegSet {
+	e := s.rows[r.Ref]
+	switch {
+	case e != nil && e.matched != 0:
+		e.enter(p, r)
+		return e.open()
+	case e != nil && r.Known != nil:
+		return 0 // its record is gone: every leg has ended
+	}
+	var j join
+	switch j.enter(p, r); {
+	case e != nil: // a call reads its record
+		e.join = j
+	case j.live != 0:
+		s.rows[r.Ref] = &entry{join: j}
+	}
+	return j.live
 }
 
 // acquire locks s.mu once each row has an entry. An entry that it creates has what the row's
@@ -167,9 +182,8 @@ func (s *Store) acquire(ctx context.Context, rows []store.Ref) error {
 			if e.busy = false; err != nil {
 				continue
 			}
-			if rec, p := records[i], s.plans[row.Outbox]; rec != nil {
-				e.restore(p, rec)
-				e.settled = !s.polling && e.verdict(p) != 0 // the record was written with the outcome, or behind it
+			if rec := records[i]; rec != nil {
+				e.restore(s.plans[row.Outbox], rec) // a claim tells whether the row is settled
 			}
 		}
 		s.wake()

@@ -61,7 +61,11 @@ func (r *rig) begin(id string, row Row) string {
 	if r.tables.status(id) == 0 {
 		r.tables.set(id, store.Pending)
 	}
-	return strings.Join(r.plans["orders"].names(r.Begin([]Row{row})[0]), " ")
+	to, err := r.Begin(r.t.Context(), []Row{row})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return strings.Join(r.plans["orders"].names(to[0]), " ")
 }
 
 func (r *rig) ref(leg, id string) store.Ref { return store.Ref{Outbox: "orders/" + leg, ID: id} }

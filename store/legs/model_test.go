@@ -126,7 +126,9 @@ func (m *model) place(index int, seq store.Seq, r Row, ticket bool) {
 		m.check(err)
 		r.Known = known[0]
 	}
-	for i := range m.s.Begin([]Row{r})[0].All() {
+	to, err := m.s.Begin(m.ctx, []Row{r})
+	m.check(err)
+	for i := range to[0].All() {
 		if m.lanes[i][index] != nil {
 			continue // a sweep found it again
 		}
