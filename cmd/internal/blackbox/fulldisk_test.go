@@ -2,6 +2,7 @@ package blackbox
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -17,8 +18,15 @@ const diskSize = 96 << 20
 
 // The disk of a broker is full while rows are written. Once it has room, and the broker was restarted if
 // it must be, all rows are stored, the first arrivals of each group in order. None has paid for it.
+//
+//	SLUICEBOX_TEST_CRASHES=1 go test -v -run TestDiskOfABrokerFull ./cmd/internal/blackbox
+//
+// It takes minutes, so it runs only with the variable.
 func TestDiskOfABrokerFull(t *testing.T) {
 	t.Parallel()
+	if os.Getenv(crashesVariable) == "" {
+		t.Skip("set " + crashesVariable + " to fill the disks of brokers")
+	}
 	for name, test := range map[string]func(s *scene){
 		"kafka": (*scene).kafkaDiskFull, "nats": (*scene).natsDiskFull, "rabbitmq": (*scene).rabbitDiskFull,
 		"redis, appendfsync everysec": func(s *scene) { s.redisDiskFull("everysec") },
