@@ -229,7 +229,7 @@ func (o *Options) validate() error {
 func (o *Options) tables() []store.Outbox {
 	tables := make([]store.Outbox, len(o.Outboxes))
 	for i := range o.Outboxes {
-		tables[i] = o.Outboxes[i].outbox()
+		tables[i] = o.Outboxes[i].StoreOutbox()
 	}
 	return tables
 }
@@ -245,7 +245,7 @@ func (o *Options) lanesOf() []Outbox {
 	var all []Outbox
 	for i := range o.Outboxes {
 		box := o.Outboxes[i]
-		table := box.outbox()
+		table := box.StoreOutbox()
 		legs := table.Legs()
 		if len(legs) == 0 {
 			all = append(all, box)
@@ -317,7 +317,7 @@ func (o *Options) logOnly(sink string) map[string]bool {
 func (o *Options) frontiers(polling bool) map[string]*dispatch.Frontier {
 	shared, all := new(dispatch.Frontier), map[string]*dispatch.Frontier{}
 	for i := range o.Outboxes {
-		box, together := o.Outboxes[i].outbox(), new(dispatch.Frontier)
+		box, together := o.Outboxes[i].StoreOutbox(), new(dispatch.Frontier)
 		if len(box.Routes) == 0 && box.Layout.LogOnly() {
 			all[box.Name] = shared
 		}
@@ -337,7 +337,7 @@ func (o *Options) frontiers(polling bool) map[string]*dispatch.Frontier {
 func (o *Options) unwritten() map[string]bool {
 	unwritten := map[string]bool{}
 	for i := range o.Outboxes {
-		box := o.Outboxes[i].outbox()
+		box := o.Outboxes[i].StoreOutbox()
 		unwritten[box.Name] = !box.Layout.WritesClaims()
 		for _, r := range box.Routes {
 			unwritten[store.LegName(box.Name, r.Name)] = !box.Layout.WritesClaims()
@@ -348,8 +348,7 @@ func (o *Options) unwritten() map[string]bool {
 
 // maxSourcePayload is the largest payload that a source carries. With one payload of this
 // size in each queued batch, the queue holds a quarter of a buffer. The claim reads larger
-// payloads. 0 is any, because the routes of a row depend on its attributes, which are dropped with
-// its payload, and because a leg may need the row after its table has lost it.
+// payloads. 0 is any, because a leg may need a row after its table has lost it.
 func (o *Options) maxSourcePayload() int {
 	if o.hasRoutes() {
 		return 0

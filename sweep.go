@@ -195,12 +195,8 @@ func (s *sweeper) findRequeued(ctx context.Context) (found []store.Item, more bo
 		if !s.outboxes[i].Layout.ShowsUnsettled() {
 			continue // every row would be sent again
 		}
-		name := s.outboxes[i].Name
-		q := store.ReadLimit{Rows: s.bound.Rows, Bytes: s.bound.Bytes / int64(len(s.outboxes))}.Query(name)
-		q.ExcludeIDs = s.lanes.Held(name)
-		if len(s.outboxes[i].Routes) > 0 {
-			q.MaxPayload = 0 // see maxSourcePayload
-		}
+		q := store.ReadLimit{Rows: s.bound.Rows, Bytes: s.bound.Bytes / int64(len(s.outboxes))}.Query(&s.outboxes[i])
+		q.ExcludeIDs = s.lanes.Held(q.Outbox)
 		items, err := view.Unsettled(ctx, q)
 		if err != nil {
 			return nil, false, fmt.Errorf("find requeued rows: %w", err)

@@ -243,11 +243,7 @@ type backlog struct {
 func (b *backlog) read(ctx context.Context) error {
 	for i := range b.outboxes {
 		name := b.outboxes[i].Name
-		q := b.bound.Remaining(len(b.items), b.bytes).Query(name)
-		if len(b.outboxes[i].Routes) > 0 {
-			q.MaxPayload = 0 // the routes of a row depend on its attributes
-		}
-		items, err := b.view.Unsettled(ctx, q)
+		items, err := b.view.Unsettled(ctx, b.bound.Remaining(len(b.items), b.bytes).Query(&b.outboxes[i]))
 		if err != nil {
 			return fmt.Errorf("read backlog of %s: %w", name, err)
 		}

@@ -142,10 +142,11 @@ type ReadLimit struct {
 }
 
 // Query returns a query for rows of an outbox within the limit. It sets MaxPayload so that
-// Rows payloads fit into Bytes.
-func (b ReadLimit) Query(outbox string) UnsettledQuery {
-	q := UnsettledQuery{Outbox: outbox, Limit: b.Rows, MaxBytes: b.Bytes}
-	if b.Bytes > 0 {
+// Rows payloads fit into Bytes. Rows of an outbox with routes come whole, because a leg may still
+// need one after its table has lost it.
+func (b ReadLimit) Query(o *Outbox) UnsettledQuery {
+	q := UnsettledQuery{Outbox: o.Name, Limit: b.Rows, MaxBytes: b.Bytes}
+	if b.Bytes > 0 && len(o.Routes) == 0 {
 		q.MaxPayload = int(max(1, b.Bytes/int64(max(1, b.Rows))))
 	}
 	return q

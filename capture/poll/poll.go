@@ -158,8 +158,7 @@ func (s *Source) Run(ctx context.Context, _ capture.Span, out chan<- capture.Bat
 	defer func() { s.inFlight = r.sender.inFlight }()
 	now := time.Now()
 	for i := range s.cfg.Outboxes {
-		o := &s.cfg.Outboxes[i]
-		r.schedules = append(r.schedules, &schedule{outbox: o.Name, whole: len(o.Routes) > 0, due: now})
+		r.schedules = append(r.schedules, &schedule{outbox: &s.cfg.Outboxes[i], due: now})
 	}
 
 	wait := time.NewTimer(0)
@@ -253,10 +252,10 @@ func (r *pollRun) dueSchedules(now time.Time) (due []*schedule) {
 	for _, t := range r.schedules {
 		t.noRoom = false
 		if t.isDue(now, r.lanes) {
-			room := r.lanes.Room(t.outbox) - inFlight
+			room := r.lanes.Room(t.outbox.Name) - inFlight
 			if room <= 0 {
 				inFlight -= r.evict()
-				room = r.lanes.Room(t.outbox) - inFlight
+				room = r.lanes.Room(t.outbox.Name) - inFlight
 			}
 			if room > 0 {
 				due = append(due, t)
@@ -280,7 +279,7 @@ func (r *pollRun) evict() (landed int) {
 		return landed
 	}
 	for _, t := range r.schedules {
-		r.lanes.Unload(t.outbox)
+		r.lanes.Unload(t.outbox.Name)
 	}
 	return landed
 }
@@ -322,18 +321,15 @@ func (r *pollRun) readRows(ctx context.Context, due []*schedule) (found []captur
 // query builds the query for the rows that an outbox may send now.
 func (r *pollRun) query(t *schedule) store.UnsettledQuery {
 	// In-flight ids first: the rows may reach the lanes while Held is computed.
-	held := r.inFlightIDs(t.outbox)
+	held := r.inFlightIDs(t.outbox.Name)
 	if len(held) == 0 {
-		r.lanes.Unload(t.outbox)
+		r.lanes.Unload(t.outbox.Name)
 	}
-	t.excluded = r.lanes.ExcludedLanes(t.outbox)
-	held = append(held, r.lanes.Held(t.outbox)...)
+	t.excluded = r.lanes.ExcludedLanes(t.outbox.Name)
+	held = append(held, r.lanes.Held(t.outbox.Name)...)
 	q := r.cfg.Room.Query(t.outbox)
 	q.Limit, q.MaxBytes = r.cfg.BatchSize, (q.MaxBytes+roomDivisor-1)/roomDivisor
 	q.ExcludeIDs, q.ExcludeLanes = held, t.excluded
-	if t.whole {
-		q.MaxPayload = 0
-	}
 	return q
 }
 

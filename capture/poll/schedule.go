@@ -11,8 +11,7 @@ const recheckInterval = 50 * time.Millisecond
 
 // schedule holds the time at which an outbox is read next.
 type schedule struct {
-	outbox     string
-	whole      bool // rows are read with their content, however large: their routes depend on it
+	outbox     *store.Outbox
 	due        time.Time
 	emptyReads int // consecutive reads that found nothing
 	// excluded are the lanes that the latest read excluded. noRoom is set if the buffer was
@@ -31,7 +30,7 @@ func (t *schedule) laneReleased(lanes Lanes) bool {
 	if len(t.excluded) == 0 {
 		return false
 	}
-	still := store.LaneSet(lanes.ExcludedLanes(t.outbox))
+	still := store.LaneSet(lanes.ExcludedLanes(t.outbox.Name))
 	for _, k := range t.excluded {
 		if _, out := still[k]; !out {
 			return true

@@ -96,7 +96,7 @@ func (s *Tail) Run(ctx context.Context, span capture.Span, out chan<- capture.Ba
 	if err != nil {
 		return err
 	}
-	next := &schedule{outbox: s.outbox.Name}
+	next := &schedule{outbox: s.outbox}
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	for connected := false; ; connected = true {
@@ -259,7 +259,7 @@ func parsePlace(p store.Position) (store.RowPlace, error) {
 }
 
 // bounds returns the oldest transaction that a snapshot of PostgreSQL takes for open, and the first
-// one that had not begun.
+// transaction that began after it.
 func bounds(snapshot store.Position) (xmin, xmax uint64, err error) {
 	parts := strings.SplitN(string(snapshot), ":", 3)
 	if len(parts) == 3 {
