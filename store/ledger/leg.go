@@ -295,26 +295,52 @@ func (l *Ledger) AdoptLegs(ctx context.Context, epoch store.Epoch, outbox string
 		if of.outbox != outbox || err != nil || len(missing) == 0 {
 			continue
 		}
-		q := Scan{Queue: SpilledQueue, Outboxes: []string{name}, Limit: l.batchRows}
-		for n, last := -1, int64(0); n != 0 && err == nil; q.After = last {
-			added := 0
-			err = l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) (err error) {
-				var items []store.Item
-				if items, err = tx.Scan(ctx, q); err != nil {
-					return err
-				}
-				n, items = len(items), items[:min(len(items), max(1, l.contentLen(items)))]
-				if n > 0 {
-					last = int64(items[len(items)-1].Seq)
-				}
-				items = slices.DeleteFunc(items, func(it store.Item) bool { return !missing[it.ID] })
-				added, err = l.adopt(ctx, tx, items)
-				return err
-			})
-			total += added
-		}
+		added := 0
+		added, err = l.eachSpilled(ctx, epoch, name, func(ctx context.Context, tx Tx, items []store.Item) (int, error) {
+			return l.adopt(ctx, tx, slices.DeleteFunc(items, func(it store.Item) bool { return !missing[it.ID] }))
+		})
+		total += added
 	}
 	return total, wrap(err, "adopt rows of legs of %s", outbox)
+}
+
+// eachSpilled calls do for the spilled rows of a leg, without payload, in transactions of a bounded
+// size, and returns the sum of its results.
+func (l *Ledger) eachSpilled(ctx context.Context, epoch store.Epoch, leg string, do func(ctx context.Context, tx Tx, items []store.Item) (int, error)) (total int, err error) {
+	q := Scan{Queue: SpilledQueue, Outboxes: []string{leg}, Limit: l.batchRows}
+	for n, last := -1, int64(0); n != 0 && err == nil; q.After = last {
+		changed := 0
+		err = l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) (err error) {
+			var items []store.Item
+			if items, err = tx.Scan(ctx, q); err != nil {
+				return err
+			}
+			n, items = len(items), items[:min(len(items), max(1, l.contentLen(items)))]
+			if n > 0 {
+				last = int64(items[len(items)-1].Seq)
+			}
+			changed, err = do(ctx, tx, items)
+			return err
+		})
+		total += changed
+	}
+	return total, err
+}
+
+// readSpilled returns the records of spilled rows, locked, with the key of each row, and by position
+// the rows with their content; none for one that is gone.
+func (l *Ledger) readSpilled(ctx context.Context, tx Tx, items []store.Item) (keys []string, records map[string]*legRow, whole [][]store.Item, err error) {
+	keys = make([]string, len(items))
+	from := make([]store.SpilledRange, len(items))
+	for i := range items {
+		it := &items[i]
+		keys[i] = legKey(store.Ref{Outbox: l.legs[it.Outbox].outbox, ID: it.ID})
+		from[i] = store.SpilledRange{Outbox: it.Outbox, Lane: it.Lane().Hash(), After: it.Seq - 1}
+	}
+	if records, err = getAll[legRow](ctx, tx.Lock, legKind, distinct(keys)); err == nil {
+		whole, err = tx.Range(ctx, SpilledQueue, from, 1)
+	}
+	return keys, records, whole, err
 }
 
 // contentLen returns how many of the first rows have a content that one transaction may write.
@@ -333,17 +359,7 @@ func (l *Ledger) adopt(ctx context.Context, tx Tx, items []store.Item) (int, err
 	if len(items) == 0 {
 		return 0, nil
 	}
-	keys, from := make([]string, len(items)), make([]store.SpilledRange, len(items))
-	for i := range items {
-		it := &items[i]
-		keys[i] = legKey(store.Ref{Outbox: l.legs[it.Outbox].outbox, ID: it.ID})
-		from[i] = store.SpilledRange{Outbox: it.Outbox, Lane: it.Lane().Hash(), After: it.Seq - 1}
-	}
-	records, err := getAll[legRow](ctx, tx.Lock, legKind, distinct(keys))
-	if err != nil {
-		return 0, err
-	}
-	whole, err := tx.Range(ctx, SpilledQueue, from, 1)
+	keys, records, whole, err := l.readSpilled(ctx, tx, items)
 	if err != nil {
 		return 0, err
 	}

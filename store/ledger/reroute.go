@@ -10,23 +10,9 @@ import (
 // bounded size. routes returns the names of the routes for a row, none to leave it where it is. It
 // returns the number of rows that it moved. It is for a start, before any lane has rows.
 func (l *Ledger) Reroute(ctx context.Context, epoch store.Epoch, leg string, routes func(*store.Item) []string) (total int, err error) {
-	q := Scan{Queue: SpilledQueue, Outboxes: []string{leg}, Limit: l.batchRows}
-	for n, last := -1, int64(0); n != 0 && err == nil; q.After = last {
-		moved := 0
-		err = l.spill.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) (err error) {
-			var items []store.Item
-			if items, err = tx.Scan(ctx, q); err != nil {
-				return err
-			}
-			n, items = len(items), items[:min(len(items), max(1, l.contentLen(items)))]
-			if n > 0 {
-				last = int64(items[len(items)-1].Seq)
-			}
-			moved, err = l.reroute(ctx, tx, items, routes)
-			return err
-		})
-		total += moved
-	}
+	total, err = l.eachSpilled(ctx, epoch, leg, func(ctx context.Context, tx Tx, items []store.Item) (int, error) {
+		return l.reroute(ctx, tx, items, routes)
+	})
 	return total, wrap(err, "route spilled rows of %s", leg)
 }
 
@@ -35,17 +21,7 @@ func (l *Ledger) reroute(ctx context.Context, tx Tx, items []store.Item, routes 
 	if len(items) == 0 {
 		return 0, nil
 	}
-	keys, from := make([]string, len(items)), make([]store.SpilledRange, len(items))
-	for i := range items {
-		it := &items[i]
-		keys[i] = legKey(store.Ref{Outbox: l.legs[it.Outbox].outbox, ID: it.ID})
-		from[i] = store.SpilledRange{Outbox: it.Outbox, Lane: it.Lane().Hash(), After: it.Seq - 1}
-	}
-	whole, err := tx.Range(ctx, SpilledQueue, from, 1)
-	if err != nil {
-		return 0, err
-	}
-	records, err := getAll[legRow](ctx, tx.Lock, legKind, distinct(keys))
+	keys, records, whole, err := l.readSpilled(ctx, tx, items)
 	if err != nil {
 		return 0, err
 	}
