@@ -161,6 +161,7 @@ type Options struct {
 // Controller creates named checkpoints and runs replays for the leader of an epoch.
 type Controller struct {
 	Options
+	legs         legNames
 	limits       limits
 	markers      pendingMarkers
 	retainer     lazyRetainer
@@ -180,7 +181,7 @@ type limits struct {
 // New returns a controller. It starts nothing.
 func New(opt Options) *Controller {
 	return &Controller{
-		Options: opt, limits: limits{pageRows, segmentRows, retentionInterval, markerTimeout},
+		Options: opt, legs: newLegNames(opt.Outboxes), limits: limits{pageRows, segmentRows, retentionInterval, markerTimeout},
 		savepointsChanged: make(chan struct{}, 1), jobsChanged: make(chan struct{}, 1), retries: map[string]retryState{},
 	}
 }

@@ -7,12 +7,29 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
+// legNames are the legs of the outboxes with routes.
+type legNames struct {
+	of     map[string][]string // by outbox
+	outbox map[string]string   // by leg
+}
+
+func newLegNames(outboxes []store.Outbox) legNames {
+	n := legNames{of: map[string][]string{}, outbox: map[string]string{}}
+	for i := range outboxes {
+		for _, leg := range outboxes[i].Legs() {
+			n.of[outboxes[i].Name] = append(n.of[outboxes[i].Name], leg.Name)
+			n.outbox[leg.Name] = outboxes[i].Name
+		}
+	}
+	return n
+}
+
 // rowsOf iterates over the rows that a job sends of a row of the log: the row itself, or if its
 // outbox has routes a row for each leg that gets it. Of a row without its content that is each
 // leg; see missesLeg.
 func (r *jobRun) rowsOf(it *store.Item) iter.Seq[*store.Item] {
 	return func(yield func(*store.Item) bool) {
-		legs := r.legsOf(it.Outbox)
+		legs := r.legs.of[it.Outbox]
 		if legs == nil {
 			yield(it)
 			return
@@ -35,7 +52,7 @@ func (r *jobRun) tableRows(items []store.Item) []store.Item {
 	if len(items) == 0 {
 		return nil
 	}
-	legs := r.legsOf(items[0].Outbox)
+	legs := r.legs.of[items[0].Outbox]
 	if legs == nil {
 		return items
 	}
@@ -52,27 +69,11 @@ func (r *jobRun) tableRows(items []store.Item) []store.Item {
 
 // missesLeg reports whether a row of a leg, whose attributes were read only now, does not go to it.
 func (r *jobRun) missesLeg(row *store.ReplayRow) bool {
-	for i := range r.Outboxes {
-		o := &r.Outboxes[i]
-		for _, leg := range o.Legs() {
-			if leg.Name == row.Outbox {
-				it := row.Item
-				it.Outbox = o.Name
-				return !slices.Contains(r.Legs(&it), row.Outbox)
-			}
-		}
+	outbox, is := r.legs.outbox[row.Outbox]
+	if !is {
+		return false
 	}
-	return false
-}
-
-// legsOf returns the names of an outbox's legs; nil if it has no routes.
-func (r *jobRun) legsOf(outbox string) (names []string) {
-	for i := range r.Outboxes {
-		if r.Outboxes[i].Name == outbox {
-			for _, route := range r.Outboxes[i].Routes {
-				names = append(names, store.LegName(outbox, route.Name))
-			}
-		}
-	}
-	return names
+	it := row.Item
+	it.Outbox = outbox
+	return !slices.Contains(r.Legs(&it), row.Outbox)
 }

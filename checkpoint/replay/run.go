@@ -155,7 +155,7 @@ func (r *jobRun) checkSpec() error {
 	}
 
 	for _, name := range r.spec.Outboxes {
-		if !slices.ContainsFunc(store.WithLegs(r.Outboxes), func(o store.Outbox) bool { return o.Name == name }) {
+		if _, isLeg := r.legs.outbox[name]; !isLeg && !slices.ContainsFunc(r.Outboxes, func(o store.Outbox) bool { return o.Name == name }) {
 			return end("outbox %q not found", name)
 		}
 	}
@@ -176,7 +176,7 @@ func (r *jobRun) selectedOutboxes() (list []store.Outbox) {
 	for i := range r.Outboxes {
 		o := &r.Outboxes[i]
 		selected := func(name string) bool { return len(r.spec.Outboxes) == 0 || slices.Contains(r.spec.Outboxes, name) }
-		if selected(o.Name) || slices.ContainsFunc(o.Legs(), func(leg store.Outbox) bool { return selected(leg.Name) }) {
+		if selected(o.Name) || slices.ContainsFunc(r.legs.of[o.Name], selected) {
 			list = append(list, *o)
 		}
 	}
