@@ -100,8 +100,9 @@ func unmatchedText(m *sink.Message) string {
 	return text + "; add a route that does"
 }
 
-// outbox returns the table with its legs.
-func (o *Outbox) outbox() store.Outbox {
+// StoreOutbox returns the outbox as a store knows it: with its routes, and that of rows that none of them
+// matches.
+func (o *Outbox) StoreOutbox() store.Outbox {
 	box := o.Outbox
 	if len(o.Routes) == 0 {
 		return box

@@ -93,7 +93,7 @@ func (o *Options) newFanOut(join legJoin, records legRecords, polling bool) (*fa
 			return nil, &store.SetupError{Problem: fmt.Sprintf("outbox %s: %v", box.Name, err)}
 		}
 		to := &routedOutbox{name: box.Name, router: router}
-		for _, r := range box.outbox().Routes {
+		for _, r := range box.StoreOutbox().Routes {
 			to.legs = append(to.legs, legLanes{route: r.Name, name: store.LegName(box.Name, r.Name)})
 		}
 		f.boxes, f.byName[box.Name] = append(f.boxes, to), to
@@ -394,15 +394,21 @@ func (f *fanOut) legItems(ctx context.Context, items []store.Item) (all []store.
 
 // held returns the ids of rows that a lane of any leg holds.
 func (b *routedOutbox) held() []string {
-	held := map[string]bool{}
+	lanes := make(map[string]*dispatch.Dispatcher, len(b.legs))
 	for i := range b.legs {
-		for _, id := range b.legs[i].lanes.Held(b.legs[i].name) {
-			held[id] = true
+		lanes[b.legs[i].name] = b.legs[i].lanes
+	}
+	return heldBy(lanes)
+}
+
+// heldBy returns the ids of rows that a lane of any leg holds, each once. Between sessions a leg has
+// no lanes.
+func heldBy(legs map[string]*dispatch.Dispatcher) (ids []string) {
+	for leg, lanes := range legs {
+		if lanes != nil {
+			ids = append(ids, lanes.Held(leg)...)
 		}
 	}
-	ids := make([]string, 0, len(held))
-	for id := range held {
-		ids = append(ids, id)
-	}
-	return ids
+	slices.Sort(ids)
+	return slices.Compact(ids)
 }

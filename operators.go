@@ -269,15 +269,13 @@ func (p *pollLanes) routed(outbox string) *Outbox {
 }
 
 // heldByLegs returns the ids of the rows that a lane of any leg holds.
-func (p *pollLanes) heldByLegs(box *Outbox) (ids []string) {
-	for _, r := range box.outbox().Routes {
+func (p *pollLanes) heldByLegs(box *Outbox) []string {
+	lanes := map[string]*dispatch.Dispatcher{}
+	for _, r := range box.StoreOutbox().Routes {
 		leg := store.LegName(box.Name, r.Name)
-		if d := p.dispatcher(leg); d != nil {
-			ids = append(ids, d.Held(leg)...)
-		}
+		lanes[leg] = p.dispatcher(leg)
 	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
+	return heldBy(lanes)
 }
 
 // dispatcher returns the dispatcher of an outbox or a leg, or nil between sessions.
@@ -319,7 +317,7 @@ func (p *pollLanes) Unload(outbox string) {
 func (p *pollLanes) Room(outbox string) int {
 	if box := p.routed(outbox); box != nil {
 		room := math.MinInt
-		for _, r := range box.outbox().Routes {
+		for _, r := range box.StoreOutbox().Routes {
 			if d := p.dispatcher(store.LegName(box.Name, r.Name)); d != nil && r.Name != unmatchedRoute {
 				room = max(room, d.Room())
 			}

@@ -33,12 +33,12 @@ func (c *Config) Outboxes() []store.Outbox {
 		}
 		layout := o.storeLayout(c.Settings.Source.URL.documents())
 		layout.Unclaimed = c.Settings.Dispatch.Claims == claimsOff
-		outboxes[i] = store.Outbox{
+		box := o.relayOutbox(store.Outbox{
 			Name: o.Name, Schema: schema, Table: table, MessagePrefix: o.Prefix, Layout: layout, Kind: o.Kind,
 			Retention: o.Retention, ArchiveSchema: archiveSchema, Archive: archive,
-			Routes: o.storeRoutes(), AnyRequired: o.Complete == completeAny,
 			FailedArchiveSchema: lettersSchema, FailedArchive: letters,
-		}
+		})
+		outboxes[i] = box.StoreOutbox()
 	}
 	return outboxes
 }

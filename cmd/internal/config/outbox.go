@@ -350,8 +350,9 @@ func (k *checker) checkArchive(path string, o *Outbox, s *Settings) {
 
 // checkDeadLetterTable checks the table that receives FAILED rows.
 func (k *checker) checkDeadLetterTable(path string, o *Outbox, s *Settings) {
-	box := store.Outbox{FailedArchive: o.DeadLetterTable, Layout: o.storeLayout(s.Source.URL.documents()), Routes: o.storeRoutes()}
-	k.checkMoved(path, o.DeadLetterTable, s, box.ValidateFailedArchive())
+	box := o.relayOutbox(store.Outbox{FailedArchive: o.DeadLetterTable, Layout: o.storeLayout(s.Source.URL.documents())})
+	table := box.StoreOutbox()
+	k.checkMoved(path, o.DeadLetterTable, s, table.ValidateFailedArchive())
 	if o.DeadLetterTable != "" && s.Sinks[o.Sink].OnFailed == dispatch.Block && k.hasNoProblem(path) {
 		k.fail(path, "does not go with on-failed: block of sink %s, because a FAILED row that has moved blocks no group; remove one of them", o.Sink)
 	}

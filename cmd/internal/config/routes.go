@@ -61,19 +61,6 @@ func (o *Outbox) Router() (*route.Router, error) {
 	return route.Compile(o.rules(), o.FirstMatch())
 }
 
-// storeRoutes returns the routes of the store's outbox: those configured, and that of rows that
-// none of them matches.
-func (o *Outbox) storeRoutes() []store.Route {
-	if len(o.Routes) == 0 {
-		return nil
-	}
-	var routes []store.Route
-	for _, r := range o.Routes {
-		routes = append(routes, store.Route{Name: r.Name, Optional: r.IsOptional()})
-	}
-	return append(routes, store.Route{Name: route.Unmatched})
-}
-
 // relayOutbox returns the outbox of the relay over a table.
 func (o *Outbox) relayOutbox(table store.Outbox) sluicebox.Outbox {
 	box := sluicebox.Outbox{
@@ -128,7 +115,7 @@ func (k *checker) checkDestinations(path string, o *Outbox, s *Settings) {
 	}
 }
 
-// checkRoutes checks each route of an outbox, and what it needs of the layout.
+// checkRoutes checks each route of an outbox, and that the layout has the attributes of its conditions.
 func (k *checker) checkRoutes(path string, o *Outbox, s *Settings) {
 	first := map[string]int{}
 	for i := range o.Routes {
