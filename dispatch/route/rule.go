@@ -3,7 +3,7 @@
 //
 // # Tags
 //
-// Rules may look at the tags of a row. They are the value of one attribute, in one of these forms:
+// Rules may look at the tags of a row. The value of one attribute holds the tags, in one of these forms:
 //
 //   - a text[] of PostgreSQL as it is captured: {order_id=5,vip}
 //   - a JSON array: ["order_id=5", "vip"]

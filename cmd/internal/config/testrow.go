@@ -37,8 +37,8 @@ type DestinationTest struct {
 }
 
 // TestRow finds the destinations of a row of the i-th outbox. The row is a JSON object of its
-// columns, or of these members: id, kind, type, group, attributes (an object), tags. The error says
-// what is wrong with the row. Nothing is opened.
+// columns, or of these members: id, kind, type, group, attributes (an object), tags. The error names
+// the fault of the row. TestRow opens no sink and no database.
 func (c *Config) TestRow(i int, row []byte) (*RowTest, error) {
 	o := &c.Settings.Outboxes[i]
 	it, err := c.readRow(i, row)
