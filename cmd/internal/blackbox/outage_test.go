@@ -1,6 +1,7 @@
 package blackbox
 
 import (
+	"fmt"
 	"math"
 	"net/http"
 	"strings"
@@ -209,6 +210,12 @@ func TestRetryNowEndsAnOutage(t *testing.T) {
 		r := s.run()
 		s.number(1, 300, "i % 100")
 		s.expectAlarm(r, "misconfigured")
+		within(s.t, testTimeout, func() string { // the alarm comes with the first rows
+			if got := r.metric(`sluicebox_rows_captured_total{outbox="outbox_events"}`); got < 300 {
+				return fmt.Sprintf("%.0f events captured, want 300", got)
+			}
+			return ""
+		})
 		s.to.Script(nil)
 		r.operate("lanes", "retry-now", "--outbox", "outbox_events", "--kind", "EVENT", "--group", "99")
 		s.expectNumbered(300)
