@@ -21,6 +21,8 @@ type routeCommands struct {
 	Pause  routePauseCommand  `cmd:"" help:"Stop a whole route, or an outbox without routes, until it is resumed, also across restarts."`
 	Resume routeResumeCommand `cmd:"" help:"Resume a paused route."`
 	Reset  routeResetCommand  `cmd:"" help:"Send delivered rows to a route again, from a checkpoint or a time, or skip what waits for it."`
+	Rename routeRenameCommand `cmd:"" help:"Move what waits for a route that was renamed in the configuration. No relay may run."`
+	Drop   routeDropCommand   `cmd:"" help:"Give up what waits for a route that was removed from the configuration. No relay may run."`
 }
 
 // routeListFlags choose the routes to list.
