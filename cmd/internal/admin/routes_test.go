@@ -129,3 +129,49 @@ func TestRoutesAPI(t *testing.T) {
 		t.Errorf("refused requests acted: %q", did)
 	}
 }
+
+// The aliases act on every route that a name stands for, and answer in the shapes of the API that
+// they stand for.
+func TestPublisherAliases(t *testing.T) {
+	routes := someRoutes()
+	base := serve(t, admin.Config{Routes: routes}, &checks{}) + "/api/"
+	for path, want := range map[string]string{
+		"outbox/publishers/lag":                   `{"kafka":7,"webhook":5}`,
+		"outbox/publishers/backoff":               `{"bus:kafka":{"emptyPollCount":0,"currentSkipCounter":0},"hooks:webhook":{"emptyPollCount":0,"currentSkipCounter":0},"jobs:webhook":{"emptyPollCount":0,"currentSkipCounter":0}}`,
+		"outbox/publishers/hooks/webhook/backoff": `{"emptyPollCount":0,"currentSkipCounter":0}`,
+		"processors":                              `{"bus:kafka":"ACTIVE","hooks:webhook":"FAILED","jobs:webhook":"ACTIVE"}`,
+		"processors/hooks:webhook":                `"FAILED"`,
+		"processors/bus:kafka/lag":                `7`,
+	} {
+		if got := ask(t, "GET", base+path); got.status != 200 || got.body != want+"\n" {
+			t.Errorf("%s: got %d %s, want %s", path, got.status, got.body, want)
+		}
+	}
+
+	var all []map[string]any
+	if err := json.Unmarshal([]byte(ask(t, "GET", base+"outbox/publishers").body), &all); err != nil || len(all) != 3 ||
+		all[0]["publisherName"] != "kafka" || all[0]["topic"] != "bus" || all[0]["errorCount"] != 2. || all[1]["status"] != "FAILED" || all[2]["topic"] != "jobs" {
+		t.Errorf("got %v, %v", all, err)
+	}
+	var one map[string]any
+	if err := json.Unmarshal([]byte(ask(t, "GET", base+"outbox/publishers/webhook").body), &one); err != nil || one["status"] != "FAILED" || one["topic"] != "" {
+		t.Errorf("got %v, %v", one, err)
+	}
+
+	for path, want := range map[string][]string{
+		"outbox/publishers/webhook/pause":       {"pause orders/hooks: paused through the API of publishers", "pause jobs: paused through the API of publishers"},
+		"outbox/publishers/hooks/webhook/reset": {"retry orders/hooks"},
+		"processors/bus:kafka/resume":           nil, // it is active
+	} {
+		if got := post(t, base+path, ""); got.status != 200 {
+			t.Errorf("%s: %d %s", path, got.status, got.body)
+		}
+		if did := routes.done(); !slices.Equal(did, want) {
+			t.Errorf("%s: got %q, want %q", path, did, want)
+		}
+	}
+	for _, path := range []string{"outbox/publishers/none", "outbox/publishers/none/webhook/backoff", "processors/bus:webhook"} {
+		expectError(t, path, ask(t, "GET", base+path), 404, "route not found")
+	}
+	expectError(t, "pause of none", post(t, base+"outbox/publishers/none/pause", ""), 404, "route not found")
+}

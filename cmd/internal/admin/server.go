@@ -242,6 +242,7 @@ func newHandler(cfg Config, status Status) http.Handler {
 	}
 	if cfg.Routes != nil {
 		h.routeEndpoints(mux, cfg.Routes)
+		h.crabletEndpoints(mux, cfg.Routes, cfg.Report)
 	}
 	if cfg.DeadLetters != nil {
 		h.deadLetterEndpoints(mux, cfg.DeadLetters)
