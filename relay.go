@@ -193,7 +193,7 @@ func (r *Relay) restoreSpilled(ctx context.Context, st *sessionStore, routes map
 	if err == nil && unrouted != "" {
 		err = &store.SetupError{
 			Problem: fmt.Sprintf("outbox %s has spilled rows, and the configuration sends its rows to routes only", unrouted),
-			Remedy:  "give the rows to a route: sluicebox routes rename",
+			Remedy:  "configure the earlier sink or route again until its rows are delivered, then change it",
 		}
 	}
 	return err

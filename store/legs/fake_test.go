@@ -113,6 +113,8 @@ func (f *fakeTables) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows [
 			answers[i].Result = store.Gone
 		case status.Settled():
 			answers[i].Result = store.AlreadySettled
+		case row.CheckOnly && status == store.Pending:
+			answers[i] = store.ClaimAnswer{Result: store.Claimed, Unwritten: true}
 		default:
 			answers[i] = store.ClaimAnswer{Result: store.Claimed, RetryCount: 77} // of no leg
 			f.rows[row.ID] = store.Processing

@@ -303,7 +303,9 @@ func (j *join) claim(r *store.ClaimRow, row store.Ref) store.ClaimRow {
 func (j *join) claimed(p *plan, leg int, r *store.ClaimRow, a store.ClaimAnswer, at time.Time) store.ClaimAnswer {
 	switch a.Result {
 	case store.Claimed:
-		j.claimedAt, j.unwritten = at, a.Unwritten
+		if !a.Unwritten || !r.CheckOnly { // a check counts for its leg only: a late claim must be written
+			j.claimedAt, j.unwritten = at, a.Unwritten
+		}
 		j.holders = j.holders.With(leg)
 		a.RetryCount = j.retries[leg].Count
 	case store.AlreadySettled, store.Gone:

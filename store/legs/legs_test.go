@@ -205,6 +205,21 @@ func TestPassedLegIsDone(t *testing.T) {
 	r.want("1", store.Completed, "")
 }
 
+// TestLateClaimFollowsCheck: a check by one leg is no claim, so the late claim of any leg is written.
+func TestLateClaimFollowsCheck(t *testing.T) {
+	r := newRig(t, "a b")
+	r.begin("1", Row{})
+	for _, leg := range []string{"a", "b"} {
+		answers, err := r.Claim(t.Context(), r.epoch, time.Now(), []store.ClaimRow{{Ref: r.ref(leg, "1"), CheckOnly: true}})
+		if err != nil || answers[0].Result != store.Claimed || !answers[0].Unwritten {
+			t.Fatalf("check by %s: %+v, %v", leg, answers, err)
+		}
+	}
+	if a := r.claim("b", "1"); a.Result != store.Claimed || a.Unwritten || r.tables.status("1") != store.Processing {
+		t.Errorf("late claim: %+v, the row is %s", a, r.tables.status("1"))
+	}
+}
+
 // TestSettledRowGoesToOptionalLeg: COMPLETED says nothing of an optional leg that has not passed
 // the row, before and after a restart.
 func TestSettledRowGoesToOptionalLeg(t *testing.T) {

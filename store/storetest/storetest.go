@@ -270,7 +270,7 @@ func tests() []test {
 		{"requeue by filter", (*suite).testRequeue, all(keepsState, writesClaims)},
 		{"requeue beside a takeover timeout", (*suite).testRequeueTakeover, all(timesClaims, plainNames)},
 		{"discard by filter", (*suite).testDiscard, all(keepsState, writesClaims)},
-		{"a table for dead letters", (*suite).testFailedArchive, changesState},
+		{"a table for dead letters", (*suite).testFailedArchive, all(keepsState, changesState)},
 		{"5000 dead letters", (*suite).testLettersMany, many},
 		{"dead letters that cannot be asked for", (*suite).testLettersRefused, changesState},
 		{"holds and dead letters of a closed store", (*suite).testLettersClosed, isWords},

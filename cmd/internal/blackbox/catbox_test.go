@@ -1,0 +1,182 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// catboxConfig relays the table of Catbox as its own publisher does: the topic is the type, the key
+// is the aggregate's id, and partition and offset are written back.
+const catboxConfig = `
+name: %s
+source: {url: %q}
+outboxes:
+  - table: outbox_events
+    layout: catbox
+    columns: {group: aggregate_id}
+    dead-letter-table: outbox_dead_letter_events
+    record: {partition: kafka_partition, offset: kafka_offset}
+    sink: bus
+sinks:
+  bus: {type: kafka, brokers: [%s], topic: '{type}', headers: {row: '{id}'}, max-retries: 4, backoff: {initial: 20ms, max: 200ms}}
+dispatch: {takeover: timeout, processing-timeout-seconds: 5}
+checkpoint: {sweep-interval: 200ms}
+admin: {listen: %s}
+`
+
+// catboxTopics are the types of events.
+func catboxTopics() []string { return []string{"OrderCreated", "OrderPaid"} }
+
+// kafkaCluster is a cluster of one broker with the topics of Catbox' events.
+type kafkaCluster struct {
+	*servers.KafkaCluster
+	t        *testing.T
+	admin    *kadm.Client
+	consumer *kgo.Client
+	records  []*kgo.Record
+}
+
+func newKafkaCluster(t *testing.T) *kafkaCluster {
+	t.Helper()
+	c := &kafkaCluster{KafkaCluster: servers.Kafka(t, 1, nil), t: t}
+	var err error
+	if c.consumer, err = kgo.NewClient(kgo.SeedBrokers(c.Addresses()...), kgo.ConsumeTopics(catboxTopics()...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.consumer.Close)
+	c.admin = kadm.NewClient(c.consumer)
+	created, err := c.admin.CreateTopics(t.Context(), 3, 1, nil, catboxTopics()...)
+	if err == nil {
+		err = created.Error()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// await reads records until as many have arrived.
+func (c *kafkaCluster) await(records int) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), testTimeout)
+	defer cancel()
+	for len(c.records) < records {
+		fetches := c.consumer.PollRecords(ctx, 0)
+		if ctx.Err() != nil {
+			c.t.Fatalf("%d records arrived, want %d", len(c.records), records)
+		}
+		c.records = append(c.records, fetches.Records()...)
+	}
+}
+
+// insertCatbox inserts events in one transaction each, from and to included. Each aggregate has
+// both types.
+func (s *scene) insertCatbox(from, to int) {
+	s.t.Helper()
+	for i := from; i <= to; i++ {
+		_, err := s.conn.exec("INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload, created_at) VALUES ('order', $1, $2, '{}', now())",
+			fmt.Sprintf("order-%d", i%7), catboxTopics()[i%2])
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// prepareCatbox creates Catbox' tables.
+func (s *scene) prepareCatbox() {
+	s.t.Helper()
+	s.exec("DROP TABLE outbox_events")
+	if out, errs, code := command(s.t, nil, "init", "--outbox", "catbox", "--source", s.database, "--apply"); code != 0 {
+		s.t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
+	}
+	like := "LIKE outbox_events"
+	if s.kind.postgres {
+		like = "(LIKE outbox_events)"
+	}
+	s.exec("ALTER TABLE outbox_events ADD COLUMN kafka_partition INT", "ALTER TABLE outbox_events ADD COLUMN kafka_offset BIGINT",
+		"CREATE TABLE outbox_dead_letter_events "+like)
+}
+
+// A relay in place of Catbox: topic, key and receipts; an event that Kafka cannot take moves to the
+// table for dead letters; an event that was marked unsent is sent again; one that Catbox itself
+// holds is left to it until its lease ends.
+func TestCatbox(t *testing.T) {
+	t.Parallel()
+	eachKind(t, "", func(s *scene) {
+		s.prepareCatbox()
+		cluster := newKafkaCluster(s.t)
+		s.config = fmt.Sprintf(catboxConfig, nameFor(s.database), s.database, strings.Join(cluster.Addresses(), ", "), adminKey)
+		until := time.Now().Add(3 * time.Second) // of 4 s, because now() of MySQL has no fraction
+		if _, err := s.conn.exec("INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload, created_at, in_progress_until) VALUES ('order', 'held', 'OrderPaid', '{}', now(), now() + interval '4' second)"); err != nil {
+			s.t.Fatal(err)
+		}
+		r := s.run()
+		s.insertCatbox(1, 60)
+		cluster.await(61)
+		s.checkCatbox(cluster, 61)
+		for _, record := range cluster.records {
+			if string(record.Key) == "held" && record.Timestamp.Before(until) {
+				s.t.Errorf("the event that another program holds was sent %s early", until.Sub(record.Timestamp))
+			}
+		}
+
+		if _, err := s.conn.exec("INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload, created_at) VALUES ('order', 'order-1', 'no topic of this name!', '{}', now())"); err != nil {
+			s.t.Fatal(err)
+		}
+		s.insertCatbox(61, 70) // the aggregate goes on
+		cluster.await(71)
+		within(s.t, testTimeout, func() string {
+			if n := count(s.t, s.conn, "SELECT count(*) FROM outbox_dead_letter_events WHERE event_type LIKE 'no topic%' AND last_error IS NOT NULL"); n != 1 {
+				return fmt.Sprintf("%d rows in the table for dead letters, want 1", n)
+			}
+			return none(s.t, s.conn, "of this type are still in the outbox", "SELECT count(*) FROM outbox_events WHERE event_type LIKE 'no topic%'")
+		})
+		if out, errs, code := r.sluicebox("deadletters", "list"); code != 0 || strings.Contains(out, "no topic") {
+			s.t.Errorf("deadletters list: exit code %d\n%s%s", code, out, errs)
+		}
+
+		if _, err := s.conn.exec("UPDATE outbox_events SET sent_at = NULL WHERE aggregate_id = 'held'"); err != nil {
+			s.t.Fatal(err)
+		}
+		awaitZero(s.t, "events that were marked unsent are not sent", func() int {
+			return count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE sent_at IS NULL")
+		})
+		cluster.await(72)
+		s.checkCatbox(cluster, 71) // each once, but the one that was marked unsent
+		expectStop(s.t, r)
+	})
+}
+
+// checkCatbox checks topic, key and receipt of all rows, each of which has the latest of its records.
+func (s *scene) checkCatbox(cluster *kafkaCluster, rows int) {
+	s.t.Helper()
+	awaitZero(s.t, "events are not marked as sent", func() int {
+		return count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE sent_at IS NULL")
+	})
+	at := map[string]string{}
+	for _, r := range cluster.records {
+		at[string(r.Headers[0].Value)] = fmt.Sprintf("%s %s %d %d", r.Topic, r.Key, r.Partition, r.Offset)
+	}
+	n := 0
+	err := s.conn.each("SELECT id, event_type, aggregate_id, kafka_partition, kafka_offset FROM outbox_events", nil, func(scan func(...any) error) error {
+		var id, typ, aggregate string
+		var partition, offset int
+		err := scan(&id, &typ, &aggregate, &partition, &offset)
+		if got, want := at[id], fmt.Sprintf("%s %s %d %d", typ, aggregate, partition, offset); err == nil && got != want {
+			s.t.Errorf("row %s is the record %q, want %q", id, got, want)
+		}
+		n++
+		return err
+	})
+	if err != nil || n != rows {
+		s.t.Errorf("%d rows, %v; want %d", n, err, rows)
+	}
+}
