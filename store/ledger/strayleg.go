@@ -59,11 +59,8 @@ func (l *Ledger) readStrays(ctx context.Context, r Reader, found map[string]*sto
 	routed := map[string]bool{}
 	for _, of := range l.legs {
 		routed[of.outbox] = true
+		stray(of.outbox)
 	}
-	for outbox := range routed {
-		stray(outbox)
-	}
-
 	cp, err := get[checkpoint](ctx, r.Get, RelayKind, checkpointKey)
 	if err != nil {
 		return err
@@ -101,14 +98,7 @@ func (l *Ledger) readStrays(ctx context.Context, r Reader, found map[string]*sto
 		})
 	}
 	if err == nil {
-		err = r.List(ctx, failedKind, "", strayRecords, func(rec Record) error {
-			var row failedRow
-			if err := decode(failedKind, rec.Key, rec.Body, &row); err != nil {
-				return err
-			}
-			stray(string(row.Outbox))
-			return nil
-		})
+		err = eachFailedOutbox(ctx, r, func(outbox string) { stray(outbox) })
 	}
 	for name, s := range found {
 		if err != nil {
@@ -117,6 +107,18 @@ func (l *Ledger) readStrays(ctx context.Context, r Reader, found map[string]*sto
 		err = eachFailed(ctx, r, name, func(string, *failedRow) { s.Failed++ })
 	}
 	return err
+}
+
+// eachFailedOutbox passes the names under which FAILED rows are recorded, most of them repeatedly.
+func eachFailedOutbox(ctx context.Context, r Reader, take func(outbox string)) error {
+	return r.List(ctx, failedKind, "", strayRecords, func(rec Record) error {
+		var row failedRow
+		if err := decode(failedKind, rec.Key, rec.Body, &row); err != nil {
+			return err
+		}
+		take(string(row.Outbox))
+		return nil
+	})
 }
 
 // isStray reports whether a name is that of a leg of a configured outbox, and no leg of the
