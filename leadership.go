@@ -85,6 +85,9 @@ func (r *Relay) runAsLeader(ctx context.Context, tenure *leader.Tenure) error {
 	defer r.claims.Store(nil)
 	r.requested = tenure.Requested()
 	defer r.tenure.Store(nil)
+	if err := r.refuseStrayLegs(leads); err != nil {
+		return err
+	}
 	return r.runSessions(leads, tenure)
 }
 

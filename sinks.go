@@ -401,6 +401,10 @@ func (r *Relay) restoreHolds(byOutbox map[string]*dispatch.Dispatcher, holds []s
 	for _, h := range holds {
 		if d := byOutbox[h.Lane.Outbox]; d != nil {
 			d.Restore([]store.Hold{h})
+			if h.Kind == store.OutboxPaused {
+				r.log.Warn("route pause restored", "sink", routes[h.Lane.Outbox], "outbox", h.Lane.Outbox, "since", h.Since, "reason", h.Reason)
+				continue
+			}
 			r.log.Warn("message group hold restored", "sink", routes[h.Lane.Outbox], "outbox", h.Lane.Outbox, "kind", h.Lane.Kind,
 				"group", h.Lane.Group.String(), "state", h.Kind.String(), "row", h.ID, "reason", h.Reason)
 		}

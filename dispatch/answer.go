@@ -47,7 +47,7 @@ func (a *answers) failShared(req *request, res *sink.Result, now time.Time) {
 		r.Lane.RecordFailure(res.Detail)
 	}
 
-	if split && !a.core.ended && !req.Runs[0].Lane.Withdrawing() {
+	if split && !a.core.ended && !req.Runs[0].Lane.Withdrawing() && !a.core.pausedIn(req) {
 		push := a.core.lanes.Requests.Push
 		if req.Unclaimed {
 			push = a.core.lanes.Requests.PushUnclaimed // a row that was tried is claimed first
@@ -87,6 +87,9 @@ func (a *answers) takeRun(req *request, r *run, res *sink.Result, at int, now ti
 
 	l.RemoveDone(n)
 	if delivered > 0 {
+		if l.Job == nil {
+			a.core.delivered[l.Name.Outbox] = now
+		}
 		l.RecordDelivered(delivered, a.core.cfg.APIBatchSize)
 	}
 	if failed < 0 || at+failed > 0 && res.At(at+failed).Class == sink.NotSent {

@@ -51,9 +51,9 @@ type OpenBreaker struct {
 }
 
 // waitingLanes counts the lanes, in memory or spilled, that wait for a receiver. Lanes on
-// hold do not count.
+// hold and those of paused outboxes do not count.
 func (c *core) waitingLanes(recv *receiver) int {
-	return recv.Lanes - recv.Held + c.spill.LanesOf(recv)
+	return recv.Lanes - recv.Held - c.lanes.PausedLanes(recv) + c.spill.LanesOf(recv)
 }
 
 // maxOpenBreakers is how many open breakers are reported. Rows may name any number of

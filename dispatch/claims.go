@@ -99,7 +99,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	}
 
 	switch {
-	case c.ended || stop == nil && len(send) == 0 || len(send) > 0 && send[0].Skip != nil:
+	case c.ended || stop == nil && len(send) == 0 || len(send) > 0 && (send[0].Skip != nil || c.lanes.OutboxPause(l.Name.Outbox) != nil):
 		c.lanes.Memory.Shed(r.Rows...)
 		c.release(l)
 		return false

@@ -37,16 +37,18 @@ type core struct {
 	notBefore time.Time // no claim before this time
 	ended     bool
 
-	doneRows int64 // total of finished rows
+	lastSeq   store.Seq            // of the rows that were appended
+	doneRows  int64                // total of finished rows
+	delivered map[string]time.Time // when a receiver last accepted a row, by outbox
 }
 
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
 	c := &core{
 		cfg: cfg, lanes: lanes.NewSet(cfg.lanes(limits, random)),
-		outcomes: pending.NewQueue[owner](lanes.VisibilityWait),
+		outcomes: pending.NewQueue[owner](lanes.VisibilityWait), delivered: map[string]time.Time{},
 	}
 	c.answers = answers{core: c, policy: cfg.policy(), pings: pings{core: c}}
-	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}}
+	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}, skips: map[string]skipped{}}
 	c.late = lateClaims{core: c}
 	c.spill = spill.New(spill.Config{BatchRows: cfg.APIBatchSize, BufferRows: cfg.BufferRows}, c.lanes, c)
 	c.overtaken = newFrontiers(&c.lanes.Memory, c.spill.Row)
@@ -85,6 +87,7 @@ func (c *core) append(items []store.Item, t Ticket) { c.appendFresh(items, t, ti
 // long does not retain its whole batch.
 func (c *core) appendFresh(items []store.Item, t Ticket, until time.Time) {
 	for i := range items {
+		c.lastSeq = max(c.lastSeq, items[i].Seq)
 		name := c.lanes.NameOf(&items[i])
 		l := c.lanes.Get(name)
 		if l != nil && l.MergeRequeued(&items[i], t) {

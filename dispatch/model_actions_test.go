@@ -173,6 +173,9 @@ func (w *coreModel) checkRequest(req *request) {
 		if w.known[name.Outbox] && name.Job == "" {
 			w.t.Fatalf("lane %s is claimed though its table is locked", name)
 		}
+		if w.isPaused(name) {
+			w.t.Fatalf("lane %s is claimed though its outbox is paused", name)
+		}
 		if w.now.Before(w.notBefore[name]) || w.now.Before(w.paused[name]) {
 			w.t.Fatalf("lane %s goes on at %v, Retry-After %v, backoff %v", name, w.now, w.notBefore[name], w.paused[name])
 		}
@@ -244,6 +247,9 @@ func (w *coreModel) send() {
 			}
 		}
 		for _, r := range req.Runs {
+			if w.pauses[r.Lane.Name.Outbox] {
+				w.t.Fatalf("lane %s sends though its outbox is paused", r.Lane.Name)
+			}
 			for i, rw := range r.Rows {
 				rec := w.of(rw)
 				if w.named[rec.key.Kind] && rec.to != head.to {

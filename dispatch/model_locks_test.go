@@ -1,14 +1,21 @@
 package dispatch
 
-import "pgregory.net/rapid"
+import (
+	"pgregory.net/rapid"
 
-// lockModel is the locks of other sessions in the model's tables, by outbox.
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// lockModel is the locks of other sessions in the model's tables, and the pauses, by outbox.
 type lockModel struct {
+	pauses map[string]bool
 	locked map[string]bool
 	known  map[string]bool // as reported to the core
 }
 
-func newLockModel() lockModel { return lockModel{map[string]bool{}, map[string]bool{}} }
+func newLockModel() lockModel {
+	return lockModel{map[string]bool{}, map[string]bool{}, map[string]bool{}}
+}
 
 // lockTable locks or unlocks a table.
 func (w *coreModel) lockTable(t *rapid.T) {
@@ -54,6 +61,37 @@ func (w *coreModel) rowLocked(r *record) bool {
 	return false
 }
 
+// pauseOutbox pauses or resumes all lanes of an outbox.
+func (w *coreModel) pauseOutbox(t *rapid.T) {
+	outbox := rapid.SampledFrom(w.keys).Draw(t, "lane").Outbox
+	if w.pauses[outbox] {
+		w.resumeOutbox(outbox)
+	} else {
+		w.pauses[outbox] = true
+		w.core.operator.pauseOutbox(w.pauseOf(outbox))
+	}
+	w.check()
+}
+
+func (w *coreModel) pauseOf(outbox string) *store.Hold {
+	return &store.Hold{Lane: store.PauseOfOutbox(outbox), Kind: store.OutboxPaused, Since: w.now}
+}
+
+func (w *coreModel) resumeOutbox(outbox string) {
+	for name := range w.queue {
+		if name.Outbox == outbox {
+			w.holdEnds(name)
+		}
+	}
+	delete(w.pauses, outbox)
+	w.core.operator.resumeOutbox(outbox)
+}
+
+// isPaused reports whether the lane may begin no request, because its outbox is paused.
+func (w *coreModel) isPaused(name LaneName) bool {
+	return w.pauses[name.Outbox] && w.row(w.queue[name][0]).skipped == nil
+}
+
 // checkLocks checks that the core knows which tables are locked, and waits for each in
 // time.
 func (w *coreModel) checkLocks() {
@@ -67,8 +105,11 @@ func (w *coreModel) checkLocks() {
 		}
 	}
 	for l := range w.core.allLanes() {
-		if l.Locked && !w.known[l.Name.Outbox] {
+		if l.IsAside() && l.OutboxPause() == nil && !w.known[l.Name.Outbox] {
 			w.t.Fatalf("lane %s waits for a table that is not locked", l.Name)
+		}
+		if paused := l.OutboxPause() != nil; paused && !w.pauses[l.Name.Outbox] {
+			w.t.Fatalf("lane %s waits for an outbox that is not paused", l.Name)
 		}
 	}
 }

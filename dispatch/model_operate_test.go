@@ -35,6 +35,9 @@ func (w *coreModel) releaseHold(t *rapid.T) {
 }
 
 func (w *coreModel) releaseAllHolds() {
+	for outbox := range w.pauses {
+		w.resumeOutbox(outbox)
+	}
 	for _, key := range w.keys {
 		w.releaseLane(LaneName{LaneKey: key})
 		for _, id := range w.ids {
@@ -132,10 +135,10 @@ func (w *coreModel) retryNow(t *rapid.T) {
 	}
 	l := w.core.laneOf(name)
 	moves := l.State == laneWaiting || l.State == laneReady && w.endpointNamed(l.Receiver.Endpoint).breakerOpen
-	if err := w.core.retryNow(l); (err != nil) != (l.State == laneHeld) {
+	if err := w.core.retryNow(l); (err != nil) != (l.State == laneHeld || w.pauses[name.Outbox]) {
 		t.Fatalf("lane %s, %s: %v", name, l.State, err)
 	}
-	if moves {
+	if moves && !w.pauses[name.Outbox] {
 		delete(w.notBefore, name)
 		delete(w.paused, name)
 		w.claims[name] = 0

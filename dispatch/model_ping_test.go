@@ -34,7 +34,7 @@ func (w *coreModel) sendPings() {
 		}
 		lanes := 0
 		for name, left := range w.queue {
-			if len(left) > 0 && !w.onHold(name) && w.endpointNamed(w.limits[name.Kind].Endpoint) == by {
+			if len(left) > 0 && !w.onHold(name) && !w.pauses[name.Outbox] && w.endpointNamed(w.limits[name.Kind].Endpoint) == by {
 				lanes++
 			}
 		}

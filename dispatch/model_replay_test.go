@@ -348,6 +348,7 @@ func (w *coreModel) checkReplays() {
 			now = rows
 		} else {
 			_, paused = w.holds[key][store.Paused]
+			paused = paused || w.pauses[key.Outbox]
 		}
 		still, isPaused := w.core.quiescent(key)
 		if still != (len(now) == 0) || paused != isPaused || !still && !w.core.takeReplayChanged() {

@@ -306,6 +306,9 @@ func (w *coreModel) restore() {
 			}
 		}
 	}
+	for outbox := range w.pauses {
+		holds = append(holds, *w.pauseOf(outbox))
+	}
 	w.core.restore(holds)
 }
 
@@ -348,10 +351,12 @@ func (w *coreModel) removeRow(r *record) {
 }
 
 // seldom does something in one of four turns.
-func seldom(do func()) func(*rapid.T) {
+func seldom(do func()) func(*rapid.T) { return seldomIn(func(*rapid.T) { do() }) }
+
+func seldomIn(do func(*rapid.T)) func(*rapid.T) {
 	return func(t *rapid.T) {
 		if rapid.IntRange(0, 3).Draw(t, "seldom") == 0 {
-			do()
+			do(t)
 		}
 	}
 }
@@ -375,6 +380,7 @@ func TestCoreAgainstModel(t *testing.T) {
 			"await more":    w.await,
 			"freeze":        seldom(func() { w.frozen = !w.frozen; w.core.freeze(w.frozen) }),
 			"pause":         w.pauseLane,
+			"pause outbox":  seldomIn(w.pauseOutbox),
 			"let go":        w.releaseHold,
 			"copy":          w.copyRows,
 			"hold for":      w.holdForReplay,

@@ -14,9 +14,46 @@ import (
 type operator struct {
 	core    *core
 	blocked map[store.Ref]*lane // by FAILED row
+	skips   map[string]skipped  // by outbox
 
 	// left holds rows that left their lanes since trackSettled; nil if off.
 	left map[store.Ref]bool
+}
+
+// skipped says which rows of an outbox an operator skipped: those up to a seq, or without one
+// those captured before.
+type skipped struct {
+	upTo   store.Seq
+	at     time.Time
+	reason string
+}
+
+func (s *skipped) covers(rw *row) bool {
+	return rw.Seq != 0 && rw.Seq <= s.upTo || rw.Seq == 0 && !rw.Captured.After(s.at)
+}
+
+// skipOutbox passes over all rows of an outbox that wait, at least up to a seq.
+func (p *operator) skipOutbox(outbox, reason string, upTo store.Seq, now time.Time) {
+	p.skips[outbox] = skipped{max(upTo, p.core.lastSeq), now, reason}
+	for _, l := range p.core.lanes.Live() {
+		if l.Name.Outbox == outbox && p.skipsHead(l) {
+			p.core.lanes.Dequeue(l)
+			p.core.Wake(l)
+		}
+	}
+}
+
+// skipsHead reports whether the head of a lane is to be skipped. It marks the head if all waiting
+// rows of its outbox are.
+func (p *operator) skipsHead(l *lane) bool {
+	if len(l.Rows) == 0 || p.core.ended {
+		return false
+	}
+	rw := l.Rows[0]
+	if s, all := p.skips[l.Name.Outbox]; all && rw.Skip == nil && l.Job == nil && s.covers(rw) {
+		rw.Skip = &lanes.Skip{Reason: s.reason, At: s.at, Done: func(bool) {}}
+	}
+	return rw.Skip != nil
 }
 
 // skip passes over the head of a lane: the row becomes FAILED once it is visible and in no
@@ -48,7 +85,7 @@ func (p *operator) skip(l *lane, reason string, now time.Time) (done <-chan erro
 // skipHead settles a head that is to be skipped, or has it claimed first. It reports
 // whether it did either.
 func (p *operator) skipHead(l *lane) bool {
-	if len(l.Rows) == 0 || l.Rows[0].Skip == nil || p.core.ended {
+	if !p.skipsHead(l) {
 		return false
 	}
 	rw := l.Rows[0]
@@ -78,6 +115,35 @@ func (p *operator) resume(l *lane, now time.Time) {
 		p.releaseLane(l, now)
 	}
 	p.core.replays.jobs.Notify()
+}
+
+// pauseOutbox keeps all lanes of an outbox from moving, replay lanes included. Requests in
+// flight end first, and lanes that wait for a time follow when it has come.
+func (p *operator) pauseOutbox(h *store.Hold) {
+	c := p.core
+	c.lanes.PauseOutbox(h)
+	for _, req := range c.lanes.Requests.TakeUnsent(c.pausedIn) {
+		req.Receiver().Breaker.Withdraw(req.Probe)
+		c.takeBack(req)
+	}
+	c.replays.jobs.Notify()
+}
+
+// resumeOutbox ends a pause of an outbox.
+func (p *operator) resumeOutbox(outbox string) {
+	c := p.core
+	for l := range c.lanes.All() {
+		if l.Name.Outbox == outbox {
+			l.MarkStale()
+		}
+	}
+	c.lanes.ResumeOutbox(outbox)
+	c.replays.jobs.Notify()
+}
+
+// pausedIn reports whether a request has rows of a paused outbox.
+func (c *core) pausedIn(req *request) bool {
+	return slices.ContainsFunc(req.Runs, func(r *run) bool { return c.lanes.OutboxPause(r.Lane.Name.Outbox) != nil })
 }
 
 // releaseLane lets a lane go on if nothing holds it.
@@ -131,7 +197,11 @@ func (p *operator) unblock(l *lane, now time.Time) {
 func (p *operator) restore(holds []store.Hold) {
 	for i := range holds {
 		h := &holds[i]
-		if h.Kind == store.Blocked && p.core.cfg.OnFailed != Block {
+		switch {
+		case h.Kind == store.OutboxPaused:
+			p.pauseOutbox(h)
+			continue
+		case h.Kind == store.Blocked && p.core.cfg.OnFailed != Block:
 			continue
 		}
 		l := p.core.spill.Lane(LaneName{LaneKey: h.Lane})
@@ -233,7 +303,7 @@ func (p *operator) retryNow(l *lane) error {
 	switch {
 	case l == nil:
 		return ErrNoLane
-	case l.State == lanes.Held:
+	case l.State == lanes.Held, p.core.lanes.OutboxPause(l.Name.Outbox) != nil:
 		return errOnHold
 	case len(l.Rows) == 0:
 		return errSpilled
@@ -258,7 +328,7 @@ func laneInfo(l *lane) LaneInfo {
 	switch {
 	case l.State == lanes.Waiting:
 		in.NextAttempt = l.WakeAt
-	case l.State == lanes.Ready && l.Receiver.Breaker.Open():
+	case l.State == lanes.Ready && l.Receiver.Breaker.Open() && !l.IsAside():
 		in.NextAttempt = l.Receiver.Breaker.NextProbe()
 	}
 
@@ -271,8 +341,11 @@ func laneInfo(l *lane) LaneInfo {
 	if h := l.Blocked; h != nil {
 		in.Head, in.RetryCount, in.Error, in.Since = h.ID, h.RetryCount, h.Reason, h.Since
 	}
-	if l.Locked {
+	if l.IsAside() {
 		in.Reason = "table locked by another session"
+	}
+	if h := l.OutboxPause(); h != nil {
+		in.Reason, in.Since = h.Reason, h.Since
 	}
 	if len(l.ReplayHolds) > 0 {
 		in.Reason = "held by replay " + strings.Join(l.ReplayHolds, ", ")

@@ -340,3 +340,123 @@ func TestInsertFoundSkipsKnownRows(t *testing.T) {
 		k.expect(t, "requests", k.requests, "[[before set back held]]")
 	})
 }
+
+// A paused outbox claims and sends nothing, also across a restart, while other outboxes of the
+// sink go on. Lanes that were paused one by one stay paused after the resume.
+func TestPausedOutboxWaitsForResume(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		ctx := context.Background()
+		if err := d.Pause(ctx, nameOf("b"), "one lane"); err != nil {
+			t.Error(err)
+		}
+		if err := d.PauseOutbox(ctx, "events", "an incident"); err != nil {
+			t.Error(err)
+		}
+		hold := k.operated.holds[1]
+		k.expect(t, "recorded", []any{hold.Lane, hold.Kind, hold.Reason}, []any{store.PauseOfOutbox("events"), store.OutboxPaused, "an incident"})
+		add(t, d, nil, items("a", "1"))
+		add(t, d, nil, items("b", "2"))
+		add(t, d, nil, inOutbox("other", items("a", "3")))
+		k.advance(time.Minute)
+		k.expect(t, "outcomes", k.settles, "[[other 3 COMPLETED]]")
+		k.expect(t, "claims", k.claimsOf(""), 0)
+		lanes, _ := d.Lanes(LaneFilter{Group: &store.Group{Name: "a", Valid: true}}, 10)
+		k.expect(t, "lanes", lanes, []LaneInfo{{
+			LaneKey: nameOf("a").LaneKey, State: "paused", Rows: 1, Head: "1", Reason: "an incident", Since: hold.Since,
+		}})
+		if err := d.RetryNow(nameOf("a")); !errors.Is(err, ErrLaneState) {
+			t.Error(err)
+		}
+		stats := d.OutboxStats("events")
+		k.expect(t, "pause", *stats.Pause, hold)
+		k.expect(t, "rows, waiting, paused lanes", []int{stats.Rows, stats.Waiting, stats.Paused}, []int{2, 2, 1})
+
+		if err := d.ResumeOutbox(ctx, "events"); err != nil {
+			t.Error(err)
+		}
+		k.advance(time.Second)
+		k.expect(t, "outcomes after the resume", k.settles, "[[other 3 COMPLETED] [1 COMPLETED]]")
+		k.expect(t, "holds", len(k.operated.holds), 1)
+		if err := d.ResumeOutbox(ctx, "events"); !errors.Is(err, ErrNotPaused) {
+			t.Error(err)
+		}
+	})
+}
+
+// A pause ends no request in flight, and begins none: neither its retry nor the lanes behind it.
+func TestPauseOfOutboxDuringRequest(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				<-time.After(time.Second)
+				return always(sink.Unavailable)(ids)
+			}
+		})
+		add(t, d, nil, items("a", "first"))
+		k.advance(500 * time.Millisecond)
+		if err := d.PauseOutbox(context.Background(), "events", "down"); err != nil {
+			t.Error(err)
+		}
+		addEach(t, d, nil, 20)
+		k.advance(time.Hour)
+		k.expect(t, "requests", len(k.requestInfos), 1)
+		k.set(func() { k.answer = always(sink.Delivered) })
+		if err := d.Skip(context.Background(), nameOf("a"), "not needed"); err != nil {
+			t.Error(err)
+		}
+		k.expect(t, "outcomes", k.settles, "[[first FAILED]]")
+	})
+}
+
+// A pause that was recorded before a restart holds the rows that the log brings again, and those
+// that are spilled.
+func TestPauseOfOutboxIsRestored(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		d.Restore([]store.Hold{{Lane: store.PauseOfOutbox("events"), Kind: store.OutboxPaused, Reason: "look"}})
+		add(t, d, nil, items("a", "1"))
+		k.advance(time.Minute)
+		k.expect(t, "outcomes", len(k.settles), 0)
+		if err := d.ResumeOutbox(context.Background(), "events"); err != nil {
+			t.Error(err)
+		}
+		k.advance(time.Second)
+		k.expect(t, "outcomes after the resume", k.settles, "[[1 COMPLETED]]")
+	})
+}
+
+// A skipped outbox passes over what waits, spilled rows included, also behind an open breaker, and
+// sends what comes later.
+func TestSkipOutboxPassesOverWaitingRows(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() { k.answer = always(sink.Misconfigured) })
+		for i, group := range []string{"a", "b", "c"} {
+			rows := rowsWithSeq(10*i+1, items(group, group+"1", group+"2", group+"3"))
+			add(t, d, nil, rows)
+		}
+		k.advance(time.Minute)
+		k.set(func() { k.settles = nil })
+		if n, err := d.SkipOutbox("events", "not needed"); n != 9 || err != nil {
+			t.Errorf("skipped %d rows, %v", n, err)
+		}
+		k.advance(time.Minute)
+		k.expect(t, "waiting rows", d.OutboxStats("events").Waiting, 0)
+		failed := 0
+		for _, o := range k.outcomes {
+			if o.Status == store.Failed && o.Error == "not needed" {
+				failed++
+			}
+		}
+		k.expect(t, "FAILED rows", failed, 9)
+		k.set(func() { k.answer, k.settles = always(sink.Delivered), nil })
+		add(t, d, nil, rowsWithSeq(100, items("a", "later")))
+		k.advance(time.Hour)
+		k.expect(t, "outcomes of later rows", k.settles, "[[later COMPLETED]]")
+
+		if err := d.PauseOutbox(context.Background(), "events", "x"); err != nil {
+			t.Error(err)
+		}
+		if _, err := d.SkipOutbox("events", "not needed"); !errors.Is(err, ErrLaneState) {
+			t.Error(err)
+		}
+	})
+}

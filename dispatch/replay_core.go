@@ -145,8 +145,8 @@ func (r *replays) release(id string, key store.LaneKey, now time.Time) {
 	}
 }
 
-// quiescent reports whether nothing of a held lane is in flight, and whether the lane is
-// paused. For rows with their own lanes, only rows in flight at the hold count. If the lane
+// quiescent reports whether nothing of a held lane is in flight, and whether the lane or its
+// outbox is paused. For rows with their own lanes, only rows in flight at the hold count. If the lane
 // is not quiescent, the next TakeChanged says to ask again.
 func (r *replays) quiescent(key store.LaneKey) (quiet, paused bool) {
 	if rows, there := r.holds.Rows(key); there {
@@ -158,7 +158,7 @@ func (r *replays) quiescent(key store.LaneKey) (quiet, paused bool) {
 		}
 		quiet = r.holds.Narrow(key, r.inFlightRows(key, lanes))
 	} else if l := r.core.lanes.Get(LaneName{LaneKey: key}); l != nil && len(l.ReplayHolds) > 0 {
-		quiet, paused = true, l.Paused != nil
+		quiet, paused = true, l.Paused != nil || r.core.lanes.OutboxPause(key.Outbox) != nil
 		for range r.inFlightRows(key, []*lane{l}) {
 			quiet = false
 			break

@@ -82,7 +82,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 		case step == pending.Refused:
 			c.recordRefusal(o, now)
 		case step == pending.TableLocked:
-			c.lanes.SetAside(o.Outbox)
+			c.lanes.LockTable(o.Outbox)
 		case step == pending.Deferred:
 		case o.Of.Lane == nil && o.Status == store.Pending:
 			c.unclaimed(o.Of.Row, now) // the row stays in its lane, unsettled

@@ -12,7 +12,7 @@ const minTableLockInterval = 200 * time.Millisecond
 // lockTable marks a table as locked and sets its lanes and outcomes aside.
 func (c *core) lockTable(outbox string, now time.Time) {
 	if c.outcomes.LockTable(outbox, now) {
-		c.lanes.SetAside(outbox)
+		c.lanes.LockTable(outbox)
 	}
 }
 
@@ -22,7 +22,7 @@ func (c *core) unlockTable(outbox string, now time.Time) {
 	if !locked {
 		return
 	}
-	c.lanes.BringBack(outbox)
+	c.lanes.UnlockTable(outbox)
 	for _, o := range outcomes {
 		c.requeueOutcome(o)
 	}

@@ -17,6 +17,9 @@ const (
 	Blocked HoldKind = iota + 1
 	// Paused: an operator paused the lane.
 	Paused
+	// OutboxPaused: an operator paused all lanes of the outbox. Such a hold names the outbox
+	// alone; see PauseOfOutbox.
+	OutboxPaused
 )
 
 // String returns the word in the relay's tables and logs.
@@ -26,13 +29,15 @@ func (k HoldKind) String() string {
 		return "blocked"
 	case Paused:
 		return "paused"
+	case OutboxPaused:
+		return "outbox paused"
 	}
 	return "unknown"
 }
 
 // ParseHoldKind parses the word that String returns.
 func ParseHoldKind(word string) (HoldKind, error) {
-	for k := Blocked; k <= Paused; k++ {
+	for k := Blocked; k <= OutboxPaused; k++ {
 		if word == k.String() {
 			return k, nil
 		}
@@ -100,11 +105,17 @@ type Hold struct {
 
 // Validate reports whether the hold may be recorded for o.
 func (h *Hold) Validate(*Outbox) error {
-	if h.Kind != Blocked && h.Kind != Paused {
+	switch {
+	case h.Kind < Blocked || h.Kind > OutboxPaused:
 		return fmt.Errorf("lane %s: unknown hold kind %d", h.Lane, h.Kind)
+	case h.Kind == OutboxPaused && h.Lane != PauseOfOutbox(h.Lane.Outbox):
+		return fmt.Errorf("lane %s: a pause of an outbox names no lane", h.Lane)
 	}
 	return nil
 }
+
+// PauseOfOutbox returns the lane of an OutboxPaused hold.
+func PauseOfOutbox(outbox string) LaneKey { return LaneKey{Outbox: outbox} }
 
 // Holds stores which lanes are held. A lane becomes Blocked by an Outcome, or by Hold if
 // its row FAILED before the relay started.

@@ -159,10 +159,8 @@ func (r *jobRun) checkSpec() error {
 			return end("outbox %q not found", name)
 		}
 	}
-	for _, o := range r.selectedOutboxes() {
-		if len(o.Routes) > 0 && (len(r.spec.Outboxes) == 0 || slices.Contains(r.spec.Outboxes, o.Name)) {
-			return end("outbox %q has routes; name the route to send to, for example %q", o.Name, store.LegName(o.Name, o.Routes[0].Name))
-		}
+	if err := r.spec.NeedsRoute(r.Outboxes); err != nil {
+		return end("%v", err)
 	}
 
 	if _, there := r.Sinks[r.spec.Sink]; r.spec.Sink != "" && !there {

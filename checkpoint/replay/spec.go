@@ -75,6 +75,18 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
+// NeedsRoute returns an error if the spec selects an outbox with routes and no leg of it.
+func (s *Spec) NeedsRoute(outboxes []store.Outbox) error {
+	for i := range outboxes {
+		o := &outboxes[i]
+		none := len(s.Outboxes) == 0 || slices.Contains(s.Outboxes, o.Name)
+		if len(o.Routes) > 0 && none {
+			return fmt.Errorf("outbox %q has routes; name the route to send to, for example %q", o.Name, store.LegName(o.Name, o.Routes[0].Name))
+		}
+	}
+	return nil
+}
+
 // Text returns the JSON of the spec for the store.
 func (s *Spec) Text() (string, error) {
 	text, err := json.Marshal(s)

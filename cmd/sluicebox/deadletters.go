@@ -27,6 +27,7 @@ type deadLetterCommands struct {
 // deadLetterFlags choose FAILED rows.
 type deadLetterFlags struct {
 	Outbox string `placeholder:"NAME" help:"Rows of one outbox. Without it, list reads all outboxes; requeue and discard need it if there are several."`
+	Route  string `placeholder:"NAME" help:"Rows that FAILED on this route. Default: of an outbox with routes, all of them."`
 	Kind   string `placeholder:"KIND" help:"Rows of one kind."`
 	groupFlags
 	Error string   `placeholder:"TEXT" help:"Rows whose error contains this text."`
@@ -81,18 +82,46 @@ func outboxNames(cfg *config.Config, named string) ([]string, error) {
 	return []string{named}, nil
 }
 
+// chosenLegs returns the outboxes under whose names FAILED rows are recorded: those named, or
+// all, and of an outbox with routes the leg of each route, or of the named one.
+func chosenLegs(cfg *config.Config, outbox, route string) (legs []store.Outbox, err error) {
+	names, err := outboxNames(cfg, outbox)
+	if err != nil {
+		return nil, err
+	}
+	var routes []string
+	for _, o := range cfg.Outboxes() {
+		switch {
+		case !slices.Contains(names, o.Name):
+			continue
+		case len(o.Routes) == 0 && route == "":
+			legs = append(legs, o)
+		}
+		for i, leg := range o.Legs() {
+			if routes = append(routes, leg.Name); route == "" || route == o.Routes[i].Name {
+				legs = append(legs, leg)
+			}
+		}
+	}
+	switch {
+	case len(legs) > 0:
+		return legs, nil
+	case len(routes) == 0:
+		return nil, usageError("no outbox chosen has routes", "omit --route")
+	}
+	return nil, usageError(fmt.Sprintf("unknown route %q", route), "the routes are "+strings.Join(routes, ", "))
+}
+
 // openDeadLetters loads the configuration and opens the FAILED rows of the chosen
 // outboxes.
-func (p *program) openDeadLetters(from *configFlag, outbox string) (letters store.DeadLetters, outboxes []store.Outbox, closed func(), err error) {
+func (p *program) openDeadLetters(from *configFlag, outbox, route string) (letters store.DeadLetters, outboxes []store.Outbox, closed func(), err error) {
 	cfg, err := from.load(p)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	names, err := outboxNames(cfg, outbox)
-	if err != nil {
+	if outboxes, err = chosenLegs(cfg, outbox, route); err != nil {
 		return nil, nil, nil, err
 	}
-	outboxes = slices.DeleteFunc(cfg.Outboxes(), func(o store.Outbox) bool { return !slices.Contains(names, o.Name) })
 	letters, closed, err = p.relay.deadLetters(cfg)
 	return letters, outboxes, closed, err
 }
@@ -112,7 +141,7 @@ func (c *deadLetterListCommand) Validate() error {
 
 // Run reads FAILED rows from the database.
 func (c *deadLetterListCommand) Run(ctx context.Context, p *program) error {
-	letters, outboxes, closed, err := p.openDeadLetters(&c.configFlag, c.Outbox)
+	letters, outboxes, closed, err := p.openDeadLetters(&c.configFlag, c.Outbox, c.Route)
 	if err != nil {
 		return err
 	}
@@ -189,6 +218,7 @@ func retryCell(d *admin.DeadLetter, counted bool) string {
 type deadLetterShowCommand struct {
 	configFlag
 	Outbox string   `placeholder:"NAME" help:"Outbox of the rows. Default: all are searched."`
+	Route  string   `placeholder:"NAME" help:"Route on which the rows FAILED. Default: all are searched."`
 	IDs    []string `arg:"" name:"id" help:"Ids of the rows."`
 	JSON   bool     `name:"json" help:"Print JSON."`
 }
@@ -198,7 +228,7 @@ const maxPayloadsInMemory = 25
 
 // Run shows FAILED rows in full. An unknown id is an error.
 func (c *deadLetterShowCommand) Run(ctx context.Context, p *program) error {
-	letters, outboxes, closed, err := p.openDeadLetters(&c.configFlag, c.Outbox)
+	letters, outboxes, closed, err := p.openDeadLetters(&c.configFlag, c.Outbox, c.Route)
 	if err != nil {
 		return err
 	}
@@ -302,17 +332,26 @@ func (f *deadLetterActionFlags) chooses() bool {
 	return len(f.IDs) > 0 || f.Kind != "" || f.selectedGroup() != nil || f.Error != "" || !f.Since.IsZero() || !f.Until.IsZero()
 }
 
-// outboxes returns the chosen outboxes. An action that changes rows must name them.
+// outboxes returns the names of the chosen legs. An action that changes rows must name their
+// outbox.
 func (f *deadLetterActionFlags) outboxes(cfg *config.Config) ([]string, error) {
 	if cfg == nil {
 		if f.Outbox == "" {
 			return nil, usageError("no outbox named and no configuration found", "name it with --outbox, or the configuration with -c FILE")
 		}
-		return []string{f.Outbox}, nil
+		return []string{store.LegName(f.Outbox, f.Route)}, nil
 	}
 	names, err := outboxNames(cfg, f.Outbox)
 	if err == nil && len(names) > 1 && !f.AllOutboxes {
 		return nil, usageError("several outboxes: "+strings.Join(names, ", "), "name one with --outbox, or use --all-outboxes")
+	}
+	if err != nil {
+		return nil, err
+	}
+	legs, err := chosenLegs(cfg, f.Outbox, f.Route)
+	names = names[:0]
+	for i := range legs {
+		names = append(names, legs[i].Name)
 	}
 	return names, err
 }
@@ -434,11 +473,16 @@ func (f *deadLetterActionFlags) confirm(ctx context.Context, p *program, m *dead
 		}
 	}
 
-	if f.Yes {
+	return confirmed(ctx, p, f.Yes, ", or --dry-run to count only")
+}
+
+// confirmed asks for confirmation, unless yes is set. It returns an error if there is none.
+func confirmed(ctx context.Context, p *program, yes bool, other ...string) error {
+	if yes {
 		return nil
 	}
 	if !isTerminal(p.stdin) {
-		return usageError("stdin is not a terminal; nothing was changed", "use --yes to skip the confirmation, or --dry-run to count only")
+		return usageError("stdin is not a terminal; nothing was changed", "use --yes to skip the confirmation"+strings.Join(other, ""))
 	}
 
 	_, _ = io.WriteString(p.stderr, "Continue? [y/N] ")

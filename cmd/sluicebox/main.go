@@ -37,7 +37,7 @@ func main() {
 		signals:     signals,
 		exit:        os.Exit,
 		relay: backend{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.OpenDeadLetters,
-			requests: app.OpenRequests, createOutbox: createoutbox.Create, describe: describeTable},
+			requests: app.OpenRequests, strayLegs: app.StrayLegs, renameLeg: app.RenameLeg, dropLeg: app.DropLeg, createOutbox: createoutbox.Create, describe: describeTable},
 	}
 	os.Exit(p.main(os.Args[1:]))
 }
@@ -51,6 +51,11 @@ type backend struct {
 	deadLetters func(*config.Config) (letters store.DeadLetters, closed func(), err error)
 	// requests opens the named checkpoints and the replays.
 	requests func(*config.Config) (of admin.Requests, closed func(), err error)
+	// strayLegs returns the routes in the relay's tables that the configuration does not name;
+	// renameLeg and dropLeg change one while no relay runs.
+	strayLegs func(context.Context, *config.Config) ([]store.StrayLeg, error)
+	renameLeg func(ctx context.Context, cfg *config.Config, outbox, from, to string) error
+	dropLeg   func(ctx context.Context, cfg *config.Config, outbox, route string) (settled int, err error)
 	// createOutbox creates an outbox table in the database of a URL.
 	createOutbox func(context.Context, config.URL, *layouts.Definition) error
 	// describe describes a table of the database of a URL.

@@ -46,6 +46,7 @@ type commandLine struct {
 	Init        initCommand        `cmd:"" help:"Create the relay's tables and the publication."`
 	Status      statusCommand      `cmd:"" help:"Show the status of the running relay; exits with 1 if it is not ready."`
 	Lanes       laneCommands       `cmd:"" help:"List the lanes of the running relay, and retry, skip, pause or resume one."`
+	Routes      routeCommands      `cmd:"" help:"List the routes of the running relay, and pause or resume one."`
 	Deadletters deadLetterCommands `cmd:"" help:"List FAILED rows, and requeue or discard them."`
 	Checkpoint  checkpointCommands `cmd:"" help:"Create, list and delete named checkpoints to replay from."`
 	Replay      replayCommands     `cmd:"" help:"Send delivered rows again, from a checkpoint or a time."`

@@ -201,11 +201,23 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 		sinkLines(&b, &s.Sinks[i], now)
 	}
 
+	if len(s.Routes) > 0 {
+		b.WriteString("\n")
+		_ = printTable(&b, []string{"OUTBOX", "ROUTE", "SINK", "NEED", "STATE", "WAITING", "SPILLED", "FAILED", "SINCE", "REASON"}, tableRows(s.Routes, statusRoute))
+	}
 	if len(s.Lanes) > 0 {
 		fmt.Fprintf(&b, "\nheld or failing lanes: %d%s\n", s.LanesTotal, moreLanes(s))
 		_ = printTable(&b, troubledHeader(), troubledRows(s, now))
 	}
 	return b.String()
+}
+
+// statusRoute describes a route in a status.
+func statusRoute(r *admin.Route) []string {
+	return []string{
+		quoteCell(r.Outbox), routeCell(r.Route), quoteCell(r.Sink), r.Need, r.State, strconv.Itoa(r.Lag.Rows), strconv.Itoa(r.Spilled),
+		failedCell(r), ageText(r.Since, time.Now()), oneLine(r.Reason),
+	}
 }
 
 func moreLanes(s *admin.RelayStatus) string {

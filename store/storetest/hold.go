@@ -112,8 +112,9 @@ func (s *suite) testPauses(t *testing.T) {
 	}
 
 	for what, h := range map[string]store.Hold{
-		"no kind": {Lane: lane("a", "EVENT", store.Group{})}, "a kind too many": {Lane: lane("a", "EVENT", store.Group{}), Kind: store.Paused + 1},
-		"no outbox": {Lane: lane("c", "EVENT", store.Group{}), Kind: store.Paused},
+		"no kind": {Lane: lane("a", "EVENT", store.Group{})}, "a kind too many": {Lane: lane("a", "EVENT", store.Group{}), Kind: store.OutboxPaused + 1},
+		"no outbox":                   {Lane: lane("c", "EVENT", store.Group{}), Kind: store.Paused},
+		"an outbox's pause of a lane": {Lane: lane("a", "EVENT", store.Group{}), Kind: store.OutboxPaused},
 	} {
 		if err := b.store.Hold(b.ctx(t), b.epoch, h); err == nil {
 			t.Errorf("%s: hold recorded, want an error", what)

@@ -100,7 +100,7 @@ func errorStatus(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.As(err, &request):
 		return http.StatusBadRequest
-	case errors.Is(err, dispatch.ErrNoLane), errors.Is(err, store.ErrNoSavepoint), errors.Is(err, store.ErrNoJob):
+	case errors.Is(err, dispatch.ErrNoLane), errors.Is(err, store.ErrNoSavepoint), errors.Is(err, store.ErrNoJob), errors.Is(err, errNoRoute):
 		return http.StatusNotFound
 	case errors.Is(err, dispatch.ErrLaneState), errors.Is(err, errUnexpectedCount), errors.Is(err, store.ErrSavepointExists), errors.Is(err, ErrReplayEnded):
 		return http.StatusConflict

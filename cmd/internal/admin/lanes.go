@@ -4,9 +4,6 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/dispatch"
 )
@@ -87,8 +84,8 @@ func laneActions(lanes Lanes) map[string]laneAction {
 // requireReason returns an action that needs a reason.
 func requireReason(name string, do laneAction) laneAction {
 	return func(ctx context.Context, lane dispatch.LaneName, reason string) error {
-		if strings.TrimSpace(reason) == "" {
-			return badRequest("%s needs a reason, which is recorded for other operators", name)
+		if err := checkReason(name, reason); err != nil {
+			return err
 		}
 		return do(ctx, lane, reason)
 	}
@@ -103,12 +100,8 @@ func (q *LaneRequest) validate(written rawFields) error {
 		return badRequest("kind is required: the kind of the lane's rows")
 	case q.RowID != "" && q.Group.Valid:
 		return badRequest("row_id is only for rows without a group; omit row_id or group")
-	case utf8.RuneCountInString(q.Reason) > maxReason:
-		return badRequest("reason is longer than %d characters", maxReason)
-	case strings.ContainsFunc(q.Reason, unicode.IsControl):
-		return badRequest("reason holds a line break or another control character; write one line")
 	}
-	return nil
+	return checkReasonText(q.Reason)
 }
 
 // currentLane returns a lane, or {} if it is gone or is one of several lanes of rows

@@ -32,9 +32,10 @@ type Config struct {
 	Metrics prometheus.Gatherer
 	// Leader is served at /leader. Without it the endpoint does not exist.
 	Leader Leader
-	// Lanes, DeadLetters and Requests are served by the API. Without one, its endpoints do
+	// Lanes, Routes, DeadLetters and Requests are served by the API. Without one, its endpoints do
 	// not exist.
 	Lanes       Lanes
+	Routes      Routes
 	DeadLetters DeadLetters
 	Requests    Requests
 	// Report is served as the status. Without it the endpoint does not exist.
@@ -192,6 +193,7 @@ const indexText = `Sluicebox
 /metrics             for Prometheus
 /api/v1/status       the status; ?count=true also counts FAILED rows
 /api/v1/lanes        the lanes; POST to …/retry-now, …/skip, …/pause, …/resume
+/api/v1/routes       the routes of each outbox; POST to …/OUTBOX/ROUTE/pause, …/resume
 /api/v1/deadletters  the FAILED rows, …/count; POST to …/requeue, …/discard
 /api/v1/checkpoints  the named checkpoints; POST creates one, POST to …/delete
 /api/v1/replays      the replays, …/errors?job=; POST starts one, POST to …/pause, …/resume, …/cancel
@@ -237,6 +239,10 @@ func newHandler(cfg Config, status Status) http.Handler {
 
 	if cfg.Lanes != nil {
 		h.laneEndpoints(mux, cfg.Lanes)
+	}
+	if cfg.Routes != nil {
+		h.routeEndpoints(mux, cfg.Routes)
+		h.crabletEndpoints(mux, cfg.Routes, cfg.Report)
 	}
 	if cfg.DeadLetters != nil {
 		h.deadLetterEndpoints(mux, cfg.DeadLetters)

@@ -36,6 +36,8 @@ type RelayStatus struct {
 	Lag        Lag                        `json:"lag"`
 	Captured   Rates                      `json:"captured_per_second"`
 	Sinks      []SinkStatus               `json:"sinks"`
+	// Routes are empty unless an outbox has routes, or is paused.
+	Routes []Route `json:"routes"`
 	// Lanes are the first held or failing lanes. LanesTotal is their number.
 	Lanes      []dispatch.LaneInfo `json:"lanes"`
 	LanesTotal int                 `json:"lanes_total"`

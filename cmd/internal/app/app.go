@@ -38,6 +38,14 @@ type relayState interface {
 	Ping()
 }
 
+// relayRoutes are the routes of the relay.
+type relayRoutes interface {
+	List() ([]sluicebox.RouteStatus, error)
+	Pause(ctx context.Context, route sluicebox.RouteName, reason string) error
+	Resume(ctx context.Context, route sluicebox.RouteName) error
+	Skip(route sluicebox.RouteName, reason string) (rows int, err error)
+}
+
 // program is a running program.
 type program struct {
 	cfg         *config.Config
@@ -47,6 +55,7 @@ type program struct {
 	metrics     *Metrics
 	relay       relayState
 	lanes       admin.Lanes
+	routes      relayRoutes
 	deadLetters admin.DeadLetters
 	failedCount failedRows // as last counted
 }
@@ -69,7 +78,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	p := &program{
 		cfg: o.Config, log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics,
-		relay: relay, lanes: relay.Lanes(), deadLetters: observedLetters{relay.DeadLetters(), metrics},
+		relay: relay, lanes: relay.Lanes(), routes: relay.Routes(), deadLetters: observedLetters{relay.DeadLetters(), metrics},
 	}
 
 	memory, stop := context.WithCancel(ctx)
@@ -107,7 +116,7 @@ func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, open
 	}
 
 	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = p.log, p.relay, p.lanes, p.deadLetters, p
-	cfg.Requests = requests{p.cfg, open}
+	cfg.Requests, cfg.Routes = requests{p.cfg, open}, routes{p}
 	server := admin.New(cfg, p.relay)
 	if err := server.Listen(); err != nil {
 		return nil, err

@@ -141,7 +141,8 @@ func (d requests) validateSpec(spec *replay.Spec) error {
 		return &sluicebox.RequestError{Problem: err.Error()}
 	}
 	var known []string
-	for _, o := range d.cfg.Outboxes() {
+	outboxes := d.cfg.Outboxes()
+	for _, o := range store.WithLegs(outboxes) {
 		known = append(known, o.Name)
 	}
 
@@ -149,6 +150,9 @@ func (d requests) validateSpec(spec *replay.Spec) error {
 		if !slices.Contains(known, outbox) {
 			return &sluicebox.RequestError{Problem: fmt.Sprintf("unknown outbox %q; the outboxes are %s", outbox, strings.Join(known, ", "))}
 		}
+	}
+	if err := spec.NeedsRoute(outboxes); err != nil {
+		return &sluicebox.RequestError{Problem: err.Error()}
 	}
 
 	if sinks := d.cfg.Sinks(); spec.Sink != "" && !slices.Contains(sinks, spec.Sink) {

@@ -21,7 +21,7 @@ func (p *program) Report(ctx context.Context, failed bool) admin.RelayStatus {
 		IsLeader: of.Leads, Epoch: of.Epoch, Leader: of.Leader,
 		Mode: of.Mode, SourceDetail: of.SourceDetail, Claims: of.Claims, Source: of.Source, Checkpoint: of.Checkpoint,
 		Captured: ratesOf(&p.metrics.capturedMeter, now),
-		Sinks:    []admin.SinkStatus{}, Lanes: []dispatch.LaneInfo{},
+		Sinks:    []admin.SinkStatus{}, Routes: []admin.Route{}, Lanes: []dispatch.LaneInfo{},
 	}
 	if of.Sinks == nil {
 		return s
@@ -45,6 +45,9 @@ func (p *program) Report(ctx context.Context, failed bool) admin.RelayStatus {
 
 	if failed {
 		s.Failed = p.countFailed(ctx, of.Epoch)
+	}
+	if list, err := p.routes.List(); err == nil {
+		s.Routes = shownRoutes(list, s.Failed, now)
 	}
 	return s
 }
@@ -128,7 +131,7 @@ func (p *program) countFailed(ctx context.Context, epoch store.Epoch) []admin.Fa
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
 	defer cancel()
 	f.epoch, f.changes, f.counts = epoch, changes, []admin.FailedRows{}
-	for _, outbox := range slices.Sorted(maps.Keys(p.cfg.Routes())) {
+	for _, outbox := range legNames(p.cfg.Outboxes()) {
 		one := admin.FailedRows{Outbox: outbox, At: time.Now()}
 		n, err := p.deadLetters.Count(ctx, store.DeadLetterFilter{Outbox: outbox})
 		switch {

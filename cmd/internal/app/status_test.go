@@ -66,6 +66,16 @@ func (f fakeLetters) Discard(context.Context, store.DeadLetterFilter, int) (int,
 	return 1, nil
 }
 
+// fakeRoutes are the routes of a fakeRelay: one of an outbox with routes, and an outbox without.
+type fakeRoutes struct{ relayRoutes }
+
+func (fakeRoutes) List() ([]sluicebox.RouteStatus, error) {
+	return []sluicebox.RouteStatus{
+		{RouteName: sluicebox.RouteName{Outbox: "bills", Route: "bus"}, Sink: "near", Optional: true, OutboxStats: dispatch.OutboxStats{Waiting: 7}},
+		{RouteName: sluicebox.RouteName{Outbox: "orders"}, Sink: "far"},
+	}, nil
+}
+
 // reportingProgram returns a program with a leader that has two sinks.
 func reportingProgram(t *testing.T) (p *program, r *fakeRelay) {
 	t.Helper()
@@ -82,7 +92,7 @@ func reportingProgram(t *testing.T) (p *program, r *fakeRelay) {
 	_, metrics := newTestMetrics(t)
 	return &program{
 		cfg: loadConfig(t, twoSinks), version: "1.2.3", startedAt: time.Now(), metrics: metrics,
-		relay: r, lanes: fakeLanes{fakeRelay: r}, deadLetters: observedLetters{fakeLetters{fakeRelay: r}, metrics},
+		relay: r, lanes: fakeLanes{fakeRelay: r}, routes: fakeRoutes{}, deadLetters: observedLetters{fakeLetters{fakeRelay: r}, metrics},
 	}, r
 }
 
@@ -106,6 +116,9 @@ func TestReport(t *testing.T) {
 		if len(s.Sinks) != 2 || s.Sinks[0].Name != "far" || s.Sinks[0].Waiting != 3 || s.Sinks[0].Retried.TenSeconds != .5 ||
 			s.Sinks[1].Delivered.Minute != .5 || s.Sinks[1].Failed.Minute != .5 || s.Sinks[1].Lanes["ready"] != 1 {
 			t.Errorf("%+v", s.Sinks)
+		}
+		if len(s.Routes) != 2 || s.Routes[0].Route != "bus" || s.Routes[0].Need != "optional" || s.Routes[0].Lag.Rows != 7 || s.Routes[1].Sink != "far" {
+			t.Errorf("%+v", s.Routes)
 		}
 		if text, err := json.Marshal(s); err != nil || strings.Contains(string(text), `"sinks":null`) || strings.Contains(string(text), `"lanes":null`) {
 			t.Errorf("%s %v", text, err)

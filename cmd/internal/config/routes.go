@@ -18,7 +18,7 @@ const (
 
 // Route is one entry of outboxes[].routes.
 type Route struct {
-	Name string     `yaml:"name" doc:"Required. The route's name in messages, metrics and commands: 1 to 40 of the characters a-z, 0-9, _ and -, not beginning with _ or -. The relay's records have it: rename a route only when nothing waits for it."`
+	Name string     `yaml:"name" doc:"Required. The route's name in messages, metrics and commands: 1 to 40 of the characters a-z, 0-9, _ and -, not beginning with _ or -. The relay's records have it: after a change run sluicebox routes rename."`
 	Sink string     `yaml:"sink" doc:"Required. The name of the sink that receives the rows."`
 	Need string     `yaml:"need" doc:"required: the row's status depends on this route. optional: it does not. Default: required." enum:"required,optional"`
 	When route.Rule `yaml:"when" doc:"The rows that take the route: those for which all of these conditions hold. Without conditions, all rows."`

@@ -7,11 +7,11 @@
 //
 //	State     Event                                           Next      Place
 //	idle      it has rows and nothing holds it: Queue         ready     its receiver's queue, or that of
-//	                                                                    its locked table
+//	                                                                    an outbox that is set aside
 //	idle      its head is retried or skipped: QueueUrgent     ready     the queue that is claimed first
 //	idle      Hold                                            held      none
-//	ready     its table is locked: SetAside                   ready     the queue of the table, until
-//	                                                                    BringBack
+//	ready     its table is locked: LockTable                  ready     the queue of the outbox, until
+//	          its outbox is paused: PauseOutbox                         UnlockTable, ResumeOutbox
 //	ready     its head is large and does not fit yet          ready     the queue of large rows
 //	ready     NextClaims: live rows                           claiming  the request
 //	ready     NextClaims: replayed rows                       sending   the request

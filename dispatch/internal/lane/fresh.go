@@ -180,7 +180,7 @@ func (s *Set) NextLate(limit int, now time.Time) (rows []*Row) {
 		for rw := range next.req.Rows() {
 			switch {
 			case f.Unwritten[rw.Outbox] || !rw.Claimed.IsZero():
-			case s.TableLocked(rw.Outbox):
+			case s.aside[rw.Outbox].tableLocked():
 				next.locked = true
 			default:
 				rw.LateClaiming = true

@@ -68,13 +68,13 @@ type Lane struct {
 	Spill
 
 	WakeAt       time.Time
-	SentAt       time.Time // when its latest request began; zero while the next waits for a sender
-	CreatedOrder uint64    // orders lanes by creation
-	ReadyOrder   uint64    // its place among ready lanes
-	staleUpTo    store.Seq // rows up to it are claimed before they are sent; see MarkStale
-	TriedOpening uint64    // the latest breaker opening during which it was probed
-	Probed       bool      // it was sent as a probe
-	Locked       bool      // ready, but its table is locked
+	SentAt       time.Time   // when its latest request began; zero while the next waits for a sender
+	CreatedOrder uint64      // orders lanes by creation
+	ReadyOrder   uint64      // its place among ready lanes
+	staleUpTo    store.Seq   // rows up to it are claimed before they are sent; see MarkStale
+	TriedOpening uint64      // the latest breaker opening during which it was probed
+	Probed       bool        // it was sent as a probe
+	aside        *asideLanes // ready, but its table is locked or its outbox is paused
 }
 
 // Batch is the size of a lane's next run.
@@ -140,9 +140,11 @@ func (l *Lane) StateName() string {
 	switch {
 	case l.State == Idle:
 		return Spilled
+	case l.OutboxPause() != nil:
+		return store.Paused.String()
 	case l.State != Held && l.Stalled:
 		return Stalled
-	case l.Locked:
+	case l.IsAside():
 		return Waiting.String()
 	case l.State != Held:
 		return l.State.String()
@@ -155,16 +157,27 @@ func (l *Lane) StateName() string {
 	return Replaying
 }
 
+// IsAside reports whether the lane is ready, but waits for a locked table or a paused outbox.
+func (l *Lane) IsAside() bool { return l.aside != nil }
+
+// OutboxPause returns the pause of its outbox for which the lane is set aside, or nil.
+func (l *Lane) OutboxPause() *store.Hold {
+	if l.aside == nil {
+		return nil
+	}
+	return l.aside.paused
+}
+
 // OnHold reports whether an operator, a FAILED row or a replay holds the lane.
 func (l *Lane) OnHold() bool { return l.Blocked != nil || l.Paused != nil || len(l.ReplayHolds) > 0 }
 
 // Withdrawing reports whether the lane is giving up its rows.
 func (l *Lane) Withdrawing() bool { return l.Job != nil && l.Job.Withdrawing() }
 
-// IsWaiting reports whether the lane waits for a time, an open breaker, a locked table or a
-// table that refuses the outcome of its head.
+// IsWaiting reports whether the lane waits for a time, an open breaker, a locked table, a
+// paused outbox, or a table that refuses the outcome of its head.
 func (l *Lane) IsWaiting() bool {
-	return l.State == Waiting || l.State == Ready && (l.Receiver.Breaker.Open() || l.Locked) || l.WaitsForRefused()
+	return l.State == Waiting || l.State == Ready && (l.Receiver.Breaker.Open() || l.IsAside()) || l.WaitsForRefused()
 }
 
 // WaitsForRefused reports whether the lane waits for an outcome that the table refuses.

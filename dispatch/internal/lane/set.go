@@ -42,27 +42,36 @@ type Set struct {
 	urgent    Fifo[*Lane] // claimed next, even if the breaker is open
 	large     Fifo[*Lane] // wait for room in the byte budget
 	waiting   timers
-	locked    map[string]*lockedLanes // by outbox whose table is locked
-	lastOrder uint64                  // orders ready lanes
-	liveUntil time.Time               // see liveRowsFlow
+	aside     map[string]*asideLanes // by outbox
+	lastOrder uint64                 // orders ready lanes
+	liveUntil time.Time              // see liveRowsFlow
 }
 
-// lockedLanes are the lanes of an outbox whose table another session locks. They wait here,
-// so that claims of other outboxes in the same statement go on.
-type lockedLanes struct {
+// asideLanes are the ready lanes of an outbox whose table another session locks, or that an
+// operator paused. They wait here, so that claims of other outboxes in the same statement go on.
+type asideLanes struct {
 	outbox string
+	locked bool
+	paused *store.Hold // nil: not paused
 	ready  Fifo[*Lane] // to be claimed
 	urgent Fifo[*Lane] // to be claimed first
 }
 
-// covers reports whether the lane claims its rows in the table.
-func (t *lockedLanes) covers(l *Lane) bool { return l.Name.Outbox == t.outbox && l.Job == nil }
+// covers reports whether a lane waits here. Only live rows are claimed in the table, and a row
+// to skip is claimed while its outbox is paused.
+func (t *asideLanes) covers(l *Lane) bool {
+	skips := len(l.Rows) > 0 && l.Rows[0].Skip != nil
+	return l.Name.Outbox == t.outbox && (t.locked && l.Job == nil || t.paused != nil && !skips)
+}
+
+// tableLocked reports whether the table of the outbox is locked.
+func (t *asideLanes) tableLocked() bool { return t != nil && t.locked }
 
 // NewSet returns no lanes.
 func NewSet(cfg Config) *Set {
 	s := &Set{
 		Endpoints: newEndpoints(&cfg), Requests: newRequests(&cfg), cfg: cfg,
-		live: map[Name]*Lane{}, replays: map[Name]*Lane{}, locked: map[string]*lockedLanes{},
+		live: map[Name]*Lane{}, replays: map[Name]*Lane{}, aside: map[string]*asideLanes{},
 	}
 	s.Memory.cfg = &s.cfg
 	return s
@@ -174,12 +183,12 @@ func (s *Set) ByAge() []*Lane {
 	return lanes
 }
 
-// Queued returns the lanes that wait to be claimed, those of locked tables included.
+// Queued returns the lanes that wait to be claimed, those set aside included.
 func (s *Set) Queued() (lanes []*Lane) {
 	for _, recv := range s.Endpoints.all {
 		lanes = slices.Concat(lanes, recv.ready.items, recv.readyReplay.items, recv.tried.items)
 	}
-	for _, t := range s.locked {
+	for _, t := range s.aside {
 		lanes = slices.Concat(lanes, t.ready.items, t.urgent.items)
 	}
 	return slices.Concat(lanes, s.urgent.items, s.large.items)
@@ -215,8 +224,8 @@ func (s *Set) Queue(l *Lane) {
 	s.Endpoints.Route(l)
 	s.lastOrder++
 	l.State, l.ReadyOrder = Ready, s.lastOrder
-	if t := s.locked[l.Name.Outbox]; t != nil && t.covers(l) {
-		l.Locked = true
+	if t := s.aside[l.Name.Outbox]; t != nil && t.covers(l) {
+		l.aside = t
 		t.ready.Push(l)
 		return
 	}
@@ -226,8 +235,8 @@ func (s *Set) Queue(l *Lane) {
 // QueueUrgent queues a lane to be claimed first, even if its breaker is open.
 func (s *Set) QueueUrgent(l *Lane) {
 	l.State = Ready
-	if t := s.locked[l.Name.Outbox]; t != nil && t.covers(l) {
-		l.Locked = true
+	if t := s.aside[l.Name.Outbox]; t != nil && t.covers(l) {
+		l.aside = t
 		t.urgent.Push(l)
 		return
 	}
@@ -241,10 +250,9 @@ func (s *Set) Dequeue(l *Lane) {
 	case Ready:
 		is := func(other *Lane) bool { return other == l }
 		_ = l.Receiver.remove(is) || s.urgent.Remove(is) || s.large.Remove(is)
-		if l.Locked {
-			t := s.locked[l.Name.Outbox]
+		if t := l.aside; t != nil {
 			_ = t.ready.Remove(is) || t.urgent.Remove(is)
-			l.Locked = false
+			l.aside = nil
 		}
 	case Waiting:
 		s.waiting.remove(l)
@@ -294,45 +302,96 @@ func (s *Set) Backoff(l *Lane, retryAfter time.Duration) time.Duration {
 	return max(s.cfg.Breaker.Backoff(l.Failures), min(retryAfter, s.cfg.Breaker.RetryAfterMax))
 }
 
-// TableLocked reports whether the lanes of an outbox are set aside.
-func (s *Set) TableLocked(outbox string) bool { return s.locked[outbox] != nil }
+// IsAside reports whether the lanes of an outbox are set aside, for any reason.
+func (s *Set) IsAside(outbox string) bool { return s.aside[outbox] != nil }
 
-// LockedTables returns the outboxes whose lanes are set aside.
+// LockedTables returns the outboxes whose tables are locked.
 func (s *Set) LockedTables() (outboxes []string) {
-	for outbox := range s.locked {
-		outboxes = append(outboxes, outbox)
+	for outbox, t := range s.aside {
+		if t.locked {
+			outboxes = append(outboxes, outbox)
+		}
 	}
 	return outboxes
 }
 
-// SetAside sets the lanes of a locked table aside.
-func (s *Set) SetAside(outbox string) {
-	t := &lockedLanes{outbox: outbox}
-	s.locked[outbox] = t
-	for _, recv := range s.Endpoints.all {
-		t.ready.items = append(t.ready.items, recv.ready.RemoveAll(t.covers)...)
-		t.ready.items = append(t.ready.items, recv.tried.RemoveAll(t.covers)...)
-	}
-	t.ready.items = append(t.ready.items, s.large.RemoveAll(t.covers)...)
-	slices.SortFunc(t.ready.items, func(a, b *Lane) int { return cmp.Compare(a.ReadyOrder, b.ReadyOrder) })
+// LockTable sets the lanes of a locked table aside.
+func (s *Set) LockTable(outbox string) { s.setAside(outbox, func(t *asideLanes) { t.locked = true }) }
 
-	t.urgent.items = s.urgent.RemoveAll(t.covers)
-	for _, l := range slices.Concat(t.ready.items, t.urgent.items) {
-		l.Locked = true
-	}
+// UnlockTable queues the lanes of a table that is free again.
+func (s *Set) UnlockTable(outbox string) {
+	s.bringBack(outbox, func(t *asideLanes) { t.locked = false })
 }
 
-// BringBack queues the lanes of a table that is free again.
-func (s *Set) BringBack(outbox string) {
-	t := s.locked[outbox]
-	delete(s.locked, outbox)
-	for _, l := range t.urgent.items {
-		l.Locked = false
+// OutboxPause returns the pause of an outbox; nil if it is not paused.
+func (s *Set) OutboxPause(outbox string) *store.Hold {
+	if t := s.aside[outbox]; t != nil {
+		return t.paused
+	}
+	return nil
+}
+
+// PauseOutbox sets the ready lanes of an outbox aside. Lanes that become ready later follow.
+func (s *Set) PauseOutbox(h *store.Hold) {
+	s.setAside(h.Lane.Outbox, func(t *asideLanes) { t.paused = h })
+}
+
+// ResumeOutbox queues the lanes of an outbox again.
+func (s *Set) ResumeOutbox(outbox string) {
+	s.bringBack(outbox, func(t *asideLanes) { t.paused = nil })
+}
+
+// PausedLanes counts the lanes of a receiver that are set aside because their outbox is paused.
+func (s *Set) PausedLanes(recv *Receiver) (n int) {
+	for _, t := range s.aside {
+		if t.paused == nil {
+			continue
+		}
+		for _, l := range slices.Concat(t.ready.items, t.urgent.items) {
+			if l.Receiver == recv {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// setAside sets the lanes of an outbox aside that it covers after a change.
+func (s *Set) setAside(outbox string, change func(*asideLanes)) {
+	t := s.aside[outbox]
+	if t == nil {
+		t = &asideLanes{outbox: outbox}
+		s.aside[outbox] = t
+	}
+	change(t)
+	ready := s.large.RemoveAll(t.covers)
+	for _, recv := range s.Endpoints.all {
+		ready = slices.Concat(ready, recv.ready.RemoveAll(t.covers), recv.readyReplay.RemoveAll(t.covers), recv.tried.RemoveAll(t.covers))
+	}
+	slices.SortFunc(ready, func(a, b *Lane) int { return cmp.Compare(a.ReadyOrder, b.ReadyOrder) })
+	urgent := s.urgent.RemoveAll(t.covers)
+	for _, l := range slices.Concat(ready, urgent) {
+		l.aside = t
+	}
+	t.ready.items, t.urgent.items = append(t.ready.items, ready...), append(t.urgent.items, urgent...)
+}
+
+// bringBack queues the lanes of an outbox that it no longer covers after a change.
+func (s *Set) bringBack(outbox string, change func(*asideLanes)) {
+	t := s.aside[outbox]
+	if t == nil {
+		return
+	}
+	if change(t); !t.locked && t.paused == nil {
+		delete(s.aside, outbox)
+	}
+	free := func(l *Lane) bool { return !t.covers(l) }
+	for _, l := range t.urgent.RemoveAll(free) {
+		l.aside = nil
 		s.QueueUrgent(l)
 	}
-
-	for _, l := range t.ready.items {
-		l.Locked = false
+	for _, l := range t.ready.RemoveAll(free) {
+		l.aside = nil
 		s.Queue(l)
 	}
 }

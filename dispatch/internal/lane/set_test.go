@@ -374,10 +374,10 @@ func (m *setModel) lockTable(t *rapid.T) {
 	switch outbox := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "outbox"); {
 	case m.locked[outbox]:
 		delete(m.locked, outbox)
-		m.s.BringBack(outbox)
+		m.s.UnlockTable(outbox)
 	case len(m.claiming) == 0:
 		m.locked[outbox] = true
-		m.s.SetAside(outbox)
+		m.s.LockTable(outbox)
 	}
 }
 
@@ -412,8 +412,8 @@ func (m *setModel) check(t *rapid.T) {
 		if m.s.Get(l.Name) != l || !slices.Equal(places[l], []State{l.State}) {
 			t.Fatalf("lane %s, %s: got places %v", l.Name, l.State, places[l])
 		}
-		if l.Locked != (l.State == Ready && l.Job == nil && m.locked[l.Name.Outbox]) {
-			t.Fatalf("lane %s, %s: got locked %v, table locked %v", l.Name, l.State, l.Locked, m.locked[l.Name.Outbox])
+		if l.IsAside() != (l.State == Ready && l.Job == nil && m.locked[l.Name.Outbox]) {
+			t.Fatalf("lane %s, %s: got aside %v, table locked %v", l.Name, l.State, l.IsAside(), m.locked[l.Name.Outbox])
 		}
 		m.checkRows(l)
 		for _, rw := range l.Rows {
@@ -461,7 +461,7 @@ func (m *setModel) finish(t *rapid.T) {
 	for _, outbox := range []string{"a", "b"} {
 		if m.locked[outbox] {
 			delete(m.locked, outbox)
-			m.s.BringBack(outbox)
+			m.s.UnlockTable(outbox)
 		}
 	}
 	for l := range m.s.All() {

@@ -61,7 +61,7 @@ func (sp *Spiller) candidates(others bool, now time.Time) []*lane.Lane {
 		switch {
 		case hanging && hangs(l, now):
 			return 0
-		case l.State == lane.Held, l.Receiver.Named && l.Receiver.Breaker.Open(), l.State == lane.Waiting && l.Failures > 1 && !l.Receiver.Breaker.Open(), l.Locked, l.WaitsForRefused():
+		case l.State == lane.Held, l.Receiver.Named && l.Receiver.Breaker.Open(), l.State == lane.Waiting && l.Failures > 1 && !l.Receiver.Breaker.Open(), l.IsAside(), l.WaitsForRefused():
 			return 0
 		case l.IsWaiting():
 			return 1

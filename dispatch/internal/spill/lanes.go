@@ -85,7 +85,7 @@ func (sp *Spiller) evictLane(l *lane.Lane) {
 // evictIdleLane evicts a lane that has nothing in memory and need not be reloaded now.
 func (sp *Spiller) evictIdleLane(l *lane.Lane) {
 	if l.State == lane.Idle && l.HasSpilled && len(l.Rows)+len(l.UnspillableTail) == 0 && l.Spilling == 0 && !sp.lanes.IsPool(l) &&
-		(sp.lanes.TableLocked(l.Name.Outbox) || !sp.Reloads.needsLanes(l.Receiver)) {
+		(sp.lanes.IsAside(l.Name.Outbox) || !sp.Reloads.needsLanes(l.Receiver)) {
 		sp.evictLane(l)
 	}
 }
@@ -124,10 +124,26 @@ func (sp *Spiller) AddCopy(rw *lane.Row) {
 	sp.copies.rows++
 }
 
-// LanesOf is the number of spilled lanes of a receiver.
+// OutboxRows is the number of rows in the spilled lanes of an outbox, and the kinds of these.
+func (sp *Spiller) OutboxRows(outbox string) (rows int, of []string) {
+	for _, s := range sp.kinds.sets {
+		if s.outbox != outbox || s.lanes.n == 0 {
+			continue
+		}
+		of = append(of, s.kind)
+		for _, page := range s.lanes.pages {
+			for i := range page {
+				rows += int(page[i].rows)
+			}
+		}
+	}
+	return rows, of
+}
+
+// LanesOf is the number of spilled lanes of a receiver whose outbox is not paused.
 func (sp *Spiller) LanesOf(recv *lane.Receiver) (n int) {
 	for _, s := range sp.kinds.sets {
-		if s.lanes.n > 0 && sp.lanes.Endpoints.Of(s.kind) == recv {
+		if s.lanes.n > 0 && sp.lanes.OutboxPause(s.outbox) == nil && sp.lanes.Endpoints.Of(s.kind) == recv {
 			n += s.lanes.n
 		}
 	}

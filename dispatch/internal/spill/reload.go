@@ -114,7 +114,7 @@ func (r *Reloads) Next(now time.Time) (from []store.SpilledRange, each int) {
 		case r.sp.lanes.Get(l.Name) != l || l.OnHold() && !l.HeadRequested || !r.belowMark(l):
 		case len(r.reading) == limit || r.sp.shrinking[l]:
 			r.enqueue(l)
-		case r.sp.lanes.TableLocked(l.Name.Outbox), len(l.Rows) == 0 && !r.needsLanes(l.Receiver):
+		case r.sp.lanes.IsAside(l.Name.Outbox) && !l.HeadRequested, len(l.Rows) == 0 && !r.needsLanes(l.Receiver):
 			r.enqueue(l)
 			r.sp.evictIdleLane(l)
 		default:
@@ -188,7 +188,7 @@ func (r *Reloads) room(now time.Time) int {
 		case !l.AllReloaded() || l.Reloading || r.sp.shrinking[l]:
 		case turn && l.State == lane.Ready && l.Receiver.Named && l.Receiver.Breaker.Open():
 			r.sp.Shrink(l, 0)
-		case l.State == lane.Held, l.State == lane.Waiting && l.Name.RowID == "", l.Locked:
+		case l.State == lane.Held, l.State == lane.Waiting && l.Name.RowID == "", l.IsAside():
 			r.sp.Shrink(l, 0) // the lane stays known, with its due time
 		case l.IsWaiting() && len(l.Rows) > 1:
 			r.sp.Shrink(l, 1)
@@ -348,7 +348,7 @@ func (r *Reloads) takeSpilledLanes(limit int) {
 	r.sp.kinds.turn++
 	for i := range r.sp.kinds.sets {
 		s := r.sp.kinds.sets[(r.sp.kinds.turn+i)%len(r.sp.kinds.sets)]
-		if r.sp.lanes.TableLocked(s.outbox) {
+		if r.sp.lanes.IsAside(s.outbox) {
 			continue
 		}
 		to := r.sp.lanes.Endpoints.Of(s.kind)
