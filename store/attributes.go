@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/store/internal/jsontext"
 )
 
 // Names of attributes with a meaning of their own.
@@ -142,12 +144,12 @@ func (l *Layout) ReadAttributes(text func(i int) []byte) Attributes {
 
 // spread adds the members of the JSON object in text.
 func spread(text []byte, column string, add func(name, value string)) {
-	value := bytes.TrimLeft(text, jsonSpace)
+	value := bytes.TrimLeft(text, jsontext.Space)
 	if !json.Valid(text) || value[0] != '{' {
 		add(column, cleanText(text))
 		return
 	}
-	for name, member := range members(value) {
+	for name, member := range jsontext.Members(value) {
 		if v := groupOfJSON(member); v.Valid && string(name) != AttributeUnreadable { // which is not the service's to set
 			add(cleanText(name), v.Name)
 		}

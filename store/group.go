@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/sluicebox/sluicebox/store/internal/jsontext"
 )
 
 // Group returns the group of a row whose group column holds text, nil for NULL. Every
@@ -40,7 +41,7 @@ func (l *Layout) Group(text []byte) Group {
 		return GroupOf("")
 	}
 
-	value := lookup(bytes.TrimLeft(text, jsonSpace), l.GroupPath)
+	value := lookup(bytes.TrimLeft(text, jsontext.Space), l.GroupPath)
 	if value == nil {
 		return Group{}
 	}
@@ -137,12 +138,12 @@ func cutPart(text string) (part Group, rest string, more, ok bool) {
 
 // groupOfJSON returns the group for the JSON value at the start of text.
 func groupOfJSON(text []byte) Group {
-	value := text[:valueEnd(text)]
+	value := text[:jsontext.ValueEnd(text)]
 	switch value[0] {
 	case 'n':
 		return Group{}
 	case '"':
-		return GroupOf(string(bytes.ReplaceAll(unquote(value), []byte{0}, []byte(string(utf8.RuneError)))))
+		return GroupOf(string(bytes.ReplaceAll(jsontext.Unquote(value), []byte{0}, []byte(string(utf8.RuneError)))))
 	case '{', '[':
 		var compact bytes.Buffer
 		if err := json.Compact(&compact, value); err != nil {
@@ -157,93 +158,15 @@ func groupOfJSON(text []byte) Group {
 	return GroupOf(string(value))
 }
 
-// jsonSpace is the white space that JSON allows between its parts.
-const jsonSpace = " \t\r\n"
-
 // member returns text starting at the value of key. It returns nil if the valid JSON at the
 // start of text is not an object or lacks the key.
 func member(text []byte, key string) (found []byte) {
-	for name, value := range members(text) {
+	for name, value := range jsontext.Members(text) {
 		if string(name) == key {
 			found = value
 		}
 	}
 	return found
-}
-
-// members iterates over the object at the start of text, which is valid JSON: the name of a
-// member, and text starting at its value. There are none in another value.
-func members(text []byte) iter.Seq2[[]byte, []byte] {
-	return func(yield func(name, value []byte) bool) {
-		if text[0] != '{' {
-			return
-		}
-		rest := bytes.TrimLeft(text[1:], jsonSpace)
-		for rest[0] == '"' {
-			end := stringEnd(rest)
-			name := unquote(rest[:end])
-			rest = bytes.TrimLeft(rest[end:], jsonSpace)
-			rest = bytes.TrimLeft(rest[1:], jsonSpace) // the colon
-			if !yield(name, rest) {
-				return
-			}
-			rest = bytes.TrimLeft(rest[valueEnd(rest):], jsonSpace)
-			if rest[0] == ',' {
-				rest = bytes.TrimLeft(rest[1:], jsonSpace)
-			}
-		}
-	}
-}
-
-// valueEnd returns the length of the value at the start of text.
-func valueEnd(text []byte) int {
-	switch text[0] {
-	case '"':
-		return stringEnd(text)
-	case '{', '[':
-		depth := 0
-		for i := 0; ; i++ {
-			switch text[i] {
-			case '"':
-				i += stringEnd(text[i:]) - 1
-			case '{', '[':
-				depth++
-			case '}', ']':
-				if depth--; depth == 0 {
-					return i + 1
-				}
-			}
-		}
-	}
-
-	if i := bytes.IndexAny(text, ",]}"+jsonSpace); i >= 0 {
-		return i
-	}
-	return len(text)
-}
-
-// stringEnd returns the length of the string at the start of text, including its quotes.
-func stringEnd(text []byte) int {
-	for i := 1; ; i++ {
-		switch text[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1
-		}
-	}
-}
-
-// unquote returns the characters of a JSON string.
-func unquote(quoted []byte) []byte {
-	if bytes.IndexByte(quoted, '\\') < 0 && utf8.Valid(quoted) {
-		return quoted[1 : len(quoted)-1]
-	}
-	var s string
-	if err := json.Unmarshal(quoted, &s); err != nil {
-		panic("store: a JSON string that was valid is not: " + err.Error())
-	}
-	return []byte(s)
 }
 
 // ParseGroupPath parses a path of keys separated by dots, for example customer.id. A key

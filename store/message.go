@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/sluicebox/sluicebox/store/internal/jsontext"
 )
 
 // An outbox without a table has its rows in the log alone, as logical messages of PostgreSQL; see
@@ -35,12 +37,12 @@ func MessageLayout(l Layout) Layout {
 // A dot in a name leads into a member: order.id is the member id of the object order, unless the
 // content has a member that is called order.id.
 func ReadMembers(content []byte, names []string) (values [][]byte, ok bool) {
-	text := bytes.TrimLeft(content, jsonSpace)
+	text := bytes.TrimLeft(content, jsontext.Space)
 	if !json.Valid(content) || text[0] != '{' {
 		return nil, false
 	}
 	values = make([][]byte, len(names))
-	for name, member := range members(text) {
+	for name, member := range jsontext.Members(text) {
 		i := slices.Index(names, string(name))
 		if i < 0 {
 			continue
@@ -60,11 +62,11 @@ func memberText(member []byte) []byte {
 	if member == nil {
 		return nil
 	}
-	switch value := member[:valueEnd(member)]; value[0] {
+	switch value := member[:jsontext.ValueEnd(member)]; value[0] {
 	case 'n':
 		return nil
 	case '"':
-		return unquote(value)
+		return jsontext.Unquote(value)
 	default:
 		return value
 	}
