@@ -88,7 +88,48 @@ type Layout struct {
 	// Record are the columns that keep the receipt of a delivery. They are written together
 	// with COMPLETED.
 	Record []RecordColumn
+	// NewID and Filled are for writers of rows; see package outbox. A relay does not use them.
+	NewID IDForm
+	// Filled are the columns that a writer fills although the row has no value for them, because
+	// the table has no default, or stores the row's time in a form of its own.
+	Filled []FilledColumn
 }
+
+// IDForm is the form of a new row's id.
+type IDForm uint8
+
+// Forms of ids.
+const (
+	// IDUUID is a UUID of version 7, which ascends with time, in 36 characters.
+	IDUUID IDForm = iota
+	// IDBase32 is the same number in 26 characters of Crockford's base 32, as in a ULID.
+	IDBase32
+	// IDGiven: the service makes the ids, because the column is too short for the others.
+	IDGiven
+	// IDDatabase: the database makes the ids, for example by an identity column.
+	IDDatabase
+)
+
+// FilledColumn is a column that a writer fills.
+type FilledColumn struct {
+	Column string
+	Fill   Fill
+}
+
+// Fill is what a writer fills a column with.
+type Fill uint8
+
+// Contents of filled columns.
+const (
+	// FillZero is the number 0.
+	FillZero Fill = iota + 1
+	// FillSize is the length of the payload in bytes.
+	FillSize
+	// FillTime is the time of the row.
+	FillTime
+	// FillMillis is the time of the row in milliseconds since 1970.
+	FillMillis
+)
 
 // GroupColumns returns the columns of the group, nil if the layout has none.
 func (l *Layout) GroupColumns() []string {
@@ -354,6 +395,7 @@ func FlowCatalyst() Layout {
 			Completed: "COMPLETED", Failed: "FAILED",
 		},
 		OrderBy: []string{"created_at"},
+		NewID:   IDGiven, // 13 characters
 	}
 }
 
@@ -375,5 +417,6 @@ func OutboxMessages() Layout {
 		},
 		DeleteDelivered: true,
 		OrderBy:         []string{"created_at"},
+		NewID:           IDBase32,
 	}
 }

@@ -21,6 +21,7 @@ func catbox() Preset {
 				{Column: "created_at", Name: store.AttributeTime}, {Column: "correlation_id", Name: "correlation_id"},
 			},
 			OrderBy: []string{"created_at", "id"},
+			NewID:   store.IDDatabase,
 		},
 		Schemas: map[Database]Schema{
 			Postgres: {Table: "outbox_events", Create: `

@@ -16,6 +16,7 @@ func crablet() Preset {
 				{Column: "tags", Name: "tags"}, {Column: "correlation_id", Name: "correlation_id"}, {Column: "causation_id", Name: "causation_id"},
 			},
 			OrderBy: []string{"position"},
+			NewID:   store.IDDatabase,
 		},
 		Schemas: map[Database]Schema{
 			Postgres: {Table: "crablet_events", Create: `

@@ -19,6 +19,7 @@ func eventuate() Preset {
 				{Column: "headers", Spread: true},
 			},
 			OrderBy: []string{"id"},
+			Filled:  []store.FilledColumn{{Column: "creation_time", Fill: store.FillMillis}},
 		},
 		Schemas: map[Database]Schema{
 			Postgres: {Table: "message", Create: `

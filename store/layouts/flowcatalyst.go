@@ -124,6 +124,6 @@ func outboxMessagesText() Preset {
 func camel(l store.Layout) *store.Layout {
 	c := &l.Columns
 	c.ID, c.Group, c.RetryCount, c.Error = "_id", "messageGroup", "retryCount", "errorMessage"
-	l.OrderBy = []string{"createdAt"}
+	l.OrderBy, l.NewID = []string{"createdAt"}, store.IDUUID
 	return &l
 }

@@ -19,6 +19,7 @@ func namastack() Preset {
 				{Column: "handler_id", Name: "handler_id"}, {Column: "context", Spread: true},
 			},
 			OrderBy: []string{"created_at"},
+			Filled:  []store.FilledColumn{{Column: "next_retry_at", Fill: store.FillTime}, {Column: "partition_no", Fill: store.FillZero}},
 		},
 		Documents: namastackDocuments(),
 		Schemas: map[Database]Schema{
@@ -75,5 +76,6 @@ func namastackDocuments() *store.Layout {
 			{Column: "handlerId", Name: "handlerId"}, {Column: "context", Spread: true},
 		},
 		OrderBy: []string{"createdAt"},
+		Filled:  []store.FilledColumn{{Column: "nextRetryAt", Fill: store.FillTime}, {Column: "partitionNo", Fill: store.FillZero}},
 	}
 }

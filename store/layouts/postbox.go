@@ -20,6 +20,7 @@ func postbox() Preset {
 				{Column: "tenant_id", Name: "tenant_id"}, {Column: "partition_id", Name: "partition_id"}, {Column: "headers", Spread: true},
 			},
 			OrderBy: []string{"created_at"},
+			Filled:  []store.FilledColumn{{Column: "payload_size", Fill: store.FillSize}},
 		},
 		Schemas: map[Database]Schema{
 			Postgres: {Table: "postbox_messages", Create: `

@@ -20,6 +20,7 @@ func zeebe() Preset {
 				{Column: "correlation_id", Name: "correlation_id"},
 			},
 			OrderBy: []string{"created_at"},
+			Filled:  []store.FilledColumn{{Column: "updated_at", Fill: store.FillTime}},
 		},
 		Schemas: map[Database]Schema{
 			Postgres: {Table: "process_message", Create: `

@@ -194,12 +194,18 @@ type Environment struct {
 	Version string
 }
 
+// errInterrupted is the error of a benchmark that a signal ends, whatever it was doing.
+var errInterrupted = errors.New("benchmark interrupted; no result")
+
 // Run measures a scenario and prints the result. Options must be valid.
 func Run(ctx context.Context, o Options, env Environment) error {
 	sc := findScenario(o.Scenario)
 	b := &bench{opts: o.withDefaults(&sc.defaults), env: env, scenario: sc, missingMeasures: map[string]bool{}}
 	b.scenario = sc.beside(b.opts.others(sc))
 	res, err := b.run(ctx)
+	if err != nil && ctx.Err() != nil {
+		return errInterrupted
+	}
 	if err != nil {
 		return err
 	}

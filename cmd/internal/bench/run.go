@@ -72,8 +72,8 @@ func (b *bench) run(ctx context.Context) (res *Result, err error) {
 			turn := *b
 			turn.use(s.file)
 			f, err := s.run(ctx, &turn)
-			if ctx.Err() != nil {
-				return nil, errors.New("benchmark interrupted; no result")
+			if err == nil {
+				err = ctx.Err()
 			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", s.name, err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,17 +28,30 @@ func (s *scene) warm(from int) (next int) {
 	return from
 }
 
-// hangAt makes requests with a row hang until the returned function is called.
-func hangAt(to *sinktest.Receiver, id string) (release func()) {
-	hang := make(chan struct{})
+// hangAt makes requests with a row hang until release is called. insert inserts the row alone;
+// hangAt waits until its request is there, so later rows wait behind it.
+func hangAt(t testing.TB, to *sinktest.Receiver, id string, insert func()) (release func()) {
+	t.Helper()
+	hang, arrived := make(chan struct{}), make(chan struct{})
+	var once sync.Once
 	to.Script(func(q *sinktest.Request) sinktest.Answer {
 		if slices.ContainsFunc(q.Items, func(it sinktest.Received) bool { return it.ID == id }) {
+			once.Do(func() { close(arrived) })
 			return sinktest.Answer{Release: hang}
 		}
 		return sinktest.Answer{}
 	})
+	insert()
+	select {
+	case <-arrived:
+	case <-time.After(testTimeout):
+		t.Fatalf("row %s did not arrive within %s", id, testTimeout)
+	}
 	return func() { close(hang) }
 }
+
+// staleAfter is how long after its commit a row is no longer fresh, which takes a second.
+const staleAfter = 1200 * time.Millisecond
 
 // hangTimeout is the limit for PROCESSING of a row whose request hangs. It is 200 ms without other
 // tests on the machine.
@@ -53,18 +67,18 @@ func TestLateClaims(t *testing.T) {
 		r := s.run()
 		n := s.warm(1)
 		hanging, cancelled, deleted, last := numbered(n), numbered(n+1), numbered(n+2), n+3
-		release := hangAt(s.to, hanging)
-		s.number(n, n, "'g'")
-		wrote := time.Now()
+		release := hangAt(s.t, s.to, hanging, func() { s.number(n, n, "'g'") })
+		sent := time.Now()
 		s.number(n+1, last, "'g'")
+		wrote := time.Now()
 		within(s.t, hangTimeout(), func() string {
 			if f := s.rowState(hanging); f.status != "PROCESSING" {
 				return "the row whose request hangs is " + f.status
 			}
 			return ""
 		})
-		s.t.Logf("PROCESSING was seen %s after the commit", time.Since(wrote).Round(time.Millisecond))
-		<-time.After(time.Until(wrote.Add(1200 * time.Millisecond))) // rows that waited for longer than a second
+		s.t.Logf("PROCESSING was seen %s after its request arrived", time.Since(sent).Round(time.Millisecond))
+		<-time.After(time.Until(wrote.Add(staleAfter)))
 		s.exec("UPDATE outbox_events SET status = 'COMPLETED' WHERE id = '"+cancelled+"'", "DELETE FROM outbox_events WHERE id = '"+deleted+"'")
 		release()
 		s.expectNumbered(last, cancelled, deleted)
@@ -93,19 +107,19 @@ func TestMongoLateClaims(t *testing.T) {
 		if claims >= 20 {
 			s.t.Errorf("%v of 20 documents were claimed, want fewer", claims)
 		}
-		release := hangAt(s.to, "hanging")
-		insert("hanging")
-		wrote := time.Now()
+		release := hangAt(s.t, s.to, "hanging", func() { insert("hanging") })
+		sent := time.Now()
 		insert("cancelled")
 		insert("last")
+		wrote := time.Now()
 		within(s.t, hangTimeout(), func() string {
 			if s.count(bson.M{"_id": "hanging", "status": "PROCESSING"}, "outbox_events") == 1 {
 				return ""
 			}
 			return "the document whose request hangs is not PROCESSING"
 		})
-		s.t.Logf("PROCESSING was seen %s after the insert", time.Since(wrote).Round(time.Millisecond))
-		<-time.After(time.Until(wrote.Add(1200 * time.Millisecond)))
+		s.t.Logf("PROCESSING was seen %s after its request arrived", time.Since(sent).Round(time.Millisecond))
+		<-time.After(time.Until(wrote.Add(staleAfter)))
 		if _, err := events.UpdateByID(s.t.Context(), "cancelled", bson.M{"$set": bson.M{"status": "COMPLETED"}}); err != nil {
 			s.t.Fatal(err)
 		}
