@@ -236,15 +236,15 @@ func (f *fields) addTimes() {
 			f.add(c.Column, f.row.Created.UnixMilli(), createdKey)
 		}
 	}
-	for _, name := range timeColumns(f.l) {
+	for _, name := range TimeColumns(f.l) {
 		if f.field(name) == nil {
 			f.add(name, f.row.Created.UTC(), createdKey)
 		}
 	}
 }
 
-// timeColumns returns the columns with the time of a row, that of the attribute first.
-func timeColumns(l *store.Layout) []string {
+// TimeColumns returns the columns with the time of a row, that of the attribute first.
+func TimeColumns(l *store.Layout) []string {
 	var names []string
 	for i := range l.Attributes {
 		if l.Attributes[i].Name == store.AttributeTime {
@@ -303,10 +303,23 @@ func (f *fields) verify() {
 	}
 }
 
-// createdOf returns the time in the text of a time column, zero if it is none.
-func createdOf(text []byte) time.Time {
+// ContentColumns returns the columns with the content of a row, whether or not it has a value for
+// each.
+func ContentColumns(l *store.Layout) []string {
+	list := append(l.GroupColumns(), l.Columns.Kind)
+	for i := range l.Attributes {
+		if l.Attributes[i].Name != store.AttributeTime {
+			list = append(list, l.Attributes[i].Column)
+		}
+	}
+	slices.Sort(list)
+	return slices.DeleteFunc(slices.Compact(list), func(name string) bool { return name == "" })
+}
+
+// ParseCreated returns the time in the text of a time column, zero if it is none.
+func ParseCreated(text string) time.Time {
 	as := store.Layout{Attributes: []store.AttributeColumn{{Name: store.AttributeTime}}}
-	value, _ := as.ReadAttributes(func(int) []byte { return text }).Get(store.AttributeTime)
+	value, _ := as.ReadAttributes(func(int) []byte { return []byte(text) }).Get(store.AttributeTime)
 	at, _ := time.Parse(time.RFC3339Nano, value) // "" is no time
 	return at
 }
