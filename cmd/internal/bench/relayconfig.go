@@ -101,6 +101,7 @@ func (b *bench) relaySettings(p *benchDatabase, admin string, to *receiver) conf
 	sink := to.sink
 	sink.ErrorDetail, sink.Delivery = "body", delivery
 	s.Sinks = map[string]config.Sink{receiverSink: sink}
+	b.setRoutes(&s)
 	return s
 }
 
