@@ -27,9 +27,6 @@ func invalidEnumText(text string, f field) string {
 	if len(f.enum) > 1 {
 		must = "must be one of " + strings.Join(f.enum, ", ")
 	}
-	if slices.Contains(f.later, text) {
-		return "is " + text + ", which this version does not have yet; it " + must
-	}
 	if near := store.Nearest(text, f.enum); near != "" {
 		must += "; did you mean " + near + "?"
 	}

@@ -14,7 +14,6 @@ import (
 //   - alias: a second name
 //   - doc: its documentation
 //   - enum: the allowed values
-//   - later: values planned for a later version
 //   - empty: the value that an empty text means
 //   - single: one value may stand in place of a list
 //   - only: keys beside it, each with the values that this key requires (type=webhook|log) or
