@@ -64,7 +64,7 @@ func takesOver(key string) bool {
 		return ""
 	}
 	switch word(0) {
-	case "name", "admin", "log", "flowcatalyst", "outboxes":
+	case "name", "admin", "ingest", "log", "flowcatalyst", "outboxes":
 		return false
 	case "source":
 		return !slices.Contains([]string{"url", "stream-url", "server-id"}, word(1))

@@ -95,6 +95,7 @@ func (k *checker) check(s *Settings) {
 	k.checkSinks(s.Sinks)
 	k.checkOutboxes(s)
 	k.checkRowFields(s)
+	k.checkIngest(s)
 }
 
 // maxServerID is the largest number in the four bytes of a server id.
