@@ -20,7 +20,8 @@ function once<T>(url: string, make: (url: string) => T): T {
   if (!kept.has(url)) kept.set(url, make(url));
   return kept.get(url) as T;
 }
-const pgPool = (url: string) => once(url, (connectionString) => new pg.Pool({ connectionString }));
+// Without a handler the process ends when the server closes an idle connection.
+const pgPool = (url: string) => once(url, (connectionString) => new pg.Pool({ connectionString }).on("error", console.error));
 const mysqlPool = (url: string) => once(url, (uri) => mysql.createPool({ uri }));
 const mongoClient = (url: string) => once(url, (u) => new MongoClient(u));
 
