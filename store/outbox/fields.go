@@ -230,6 +230,8 @@ func (f *fields) addTimes() {
 			f.add(c.Column, int64(0), "")
 		case store.FillSize:
 			f.add(c.Column, int64(len(f.row.Payload)), "")
+		case store.FillKind:
+			f.add(c.Column, f.o.of.Kind, "")
 		case store.FillTime:
 			f.add(c.Column, f.row.Created.UTC(), createdKey)
 		case store.FillMillis:

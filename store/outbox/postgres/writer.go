@@ -42,6 +42,7 @@ func NewWriter(url, application string) (outbox.Writer, error) {
 		},
 		Options:    &sql.TxOptions{Isolation: sql.LevelReadCommitted},
 		MaxRows:    maxRows,
+		MaxBytes:   maxBytes,
 		OnConflict: " ON CONFLICT (%s) DO NOTHING",
 		Mine:       "xmin = pg_current_xact_id()::xid",
 		Columns:    describe,
@@ -66,6 +67,8 @@ func NewWriter(url, application string) (outbox.Writer, error) {
 const (
 	// maxRows keeps the parameters of a statement below 65536, with up to 100 columns.
 	maxRows = 500
+	// maxBytes bounds the memory of a statement.
+	maxBytes = 16 << 20
 	// maxSessions bounds the sessions: outboxes are written at the same time.
 	maxSessions = 4
 	// maxStatements bounds the prepared statements of a session. Each number of rows has one.

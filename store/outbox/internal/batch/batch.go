@@ -16,6 +16,7 @@ import (
 type Row struct {
 	ID      string
 	Fields  []outbox.Field
+	Bytes   int // of the payload
 	Created time.Time
 }
 
@@ -70,7 +71,7 @@ func prepare(o *outbox.Outbox, clock *Clock, row outbox.Row) (p Row, err error) 
 	if err := o.Complete(context.Background(), &row); err != nil {
 		return p, err
 	}
-	p.ID = row.ID
+	p.ID, p.Bytes = row.ID, len(row.Payload)
 	if p.Fields, err = o.Fields(&row); err == nil && len(outbox.TimeColumns(&o.Outbox().Layout)) > 0 {
 		p.Created = row.Created
 	}

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,8 +22,8 @@ type Server struct {
 	Open func() (*sql.DB, error)
 	// Options are the options of a transaction.
 	Options *sql.TxOptions
-	// MaxRows is the maximum number of rows in a statement.
-	MaxRows int
+	// MaxRows and MaxBytes bound a statement, by its rows and their payloads.
+	MaxRows, MaxBytes int
 	// OnConflict is the end of an INSERT that leaves out the rows that are there, with %s for the
 	// id's column. If it is "", such a row fails the statement, and leaves the transaction as it
 	// was; Duplicate then recognises the error.
@@ -122,14 +121,28 @@ func (t *transaction) run(ctx context.Context, db *sql.DB, rows []batch.Row) (al
 		return nil, err
 	}
 	defer func() { _ = t.tx.Rollback() }() // after a commit it does nothing
-	for some := range slices.Chunk(rows, t.MaxRows) {
-		written, err := t.write(ctx, some)
+	for len(rows) > 0 {
+		n := t.fitting(rows)
+		written, err := t.write(ctx, rows[:n])
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, written...)
+		all, rows = append(all, written...), rows[n:]
 	}
 	return all, t.tx.Commit()
+}
+
+// fitting returns how many rows fit into a statement, at least one.
+func (t *transaction) fitting(rows []batch.Row) int {
+	n, bytes := 0, 0
+	for n < len(rows) && n < t.MaxRows && (n == 0 || bytes <= t.MaxBytes) {
+		bytes += rows[n].Bytes
+		n++
+	}
+	if n > 1 && bytes > t.MaxBytes {
+		n--
+	}
+	return n
 }
 
 // write inserts rows, and compares those that are there.
