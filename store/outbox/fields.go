@@ -91,13 +91,20 @@ func (f *fields) field(column string) *Field {
 
 // add sets a column. Two keys may name one column, and then have the same value.
 func (f *fields) add(column string, value any, key string) {
-	if text, ok := value.(string); ok && (!utf8.ValidString(text) || strings.ContainsRune(text, 0)) {
-		f.fail(key, "remove them", "has bytes that are not UTF-8, or U+0000, which no text column stores")
+	if text, ok := value.(string); ok {
+		f.requireText(text, key)
 	}
 	if have := f.field(column); have == nil {
 		f.list = append(f.list, Field{column, value, key})
 	} else if !bytes.Equal(text(have.Value), text(value)) {
 		f.fail(key, "give both the same value", "differs from %s, which is column %s too", have.Key, column)
+	}
+}
+
+// requireText rejects a text that a relay reads with other characters.
+func (f *fields) requireText(text, key string) {
+	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		f.fail(key, "remove them", "has bytes that are not UTF-8, or U+0000, which no text column stores")
 	}
 }
 
@@ -185,6 +192,8 @@ func (f *fields) addAttribute(name, value, key string) {
 
 // addMember sets the value at a path in the JSON object of a column.
 func (f *fields) addMember(column string, path []string, value, key string) {
+	f.requireText(value, key)
+	f.requireText(path[len(path)-1], key)
 	in := f.objects[column]
 	if in == nil {
 		in = map[string]any{}

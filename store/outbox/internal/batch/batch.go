@@ -14,10 +14,8 @@ import (
 
 // Row is a row with its fields.
 type Row struct {
-	ID      string
-	Fields  []outbox.Field
-	Bytes   int // of the payload
-	Created time.Time
+	outbox.Row
+	Fields []outbox.Field
 }
 
 // Attempt writes rows in one transaction, all or none. The error is
@@ -71,10 +69,8 @@ func prepare(o *outbox.Outbox, clock *Clock, row outbox.Row) (p Row, err error) 
 	if err := o.Complete(context.Background(), &row); err != nil {
 		return p, err
 	}
-	p.ID, p.Bytes = row.ID, len(row.Payload)
-	if p.Fields, err = o.Fields(&row); err == nil && len(outbox.TimeColumns(&o.Outbox().Layout)) > 0 {
-		p.Created = row.Created
-	}
+	p.Row = row
+	p.Fields, err = o.Fields(&row)
 	return p, err
 }
 

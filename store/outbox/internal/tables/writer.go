@@ -136,7 +136,7 @@ func (t *transaction) run(ctx context.Context, db *sql.DB, rows []batch.Row) (al
 func (t *transaction) fitting(rows []batch.Row) int {
 	n, bytes := 0, 0
 	for n < len(rows) && n < t.MaxRows && (n == 0 || bytes <= t.MaxBytes) {
-		bytes += rows[n].Bytes
+		bytes += len(rows[n].Payload)
 		n++
 	}
 	if n > 1 && bytes > t.MaxBytes {
@@ -149,7 +149,9 @@ func (t *transaction) fitting(rows []batch.Row) int {
 func (t *transaction) write(ctx context.Context, rows []batch.Row) ([]outbox.Written, error) {
 	written := make([]outbox.Written, len(rows))
 	for i := range rows {
-		written[i].Created = rows[i].Created
+		if len(outbox.TimeColumns(&t.o.Layout)) > 0 {
+			written[i].Created = rows[i].Created
+		}
 	}
 	n, err := t.insert(ctx, rows)
 	if err == nil && n == len(rows) {
