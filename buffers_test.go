@@ -145,6 +145,18 @@ func TestFullBuffersPauseSource(t *testing.T) {
 	})
 }
 
+// The room for rows that no route matches is no reason to read more, or to spill rows of a sink that is
+// slow.
+func TestRoomAsidePausesSource(t *testing.T) {
+	runTwoSinks(t, smallBuffer(50), func(s *twoSinkIntake) {
+		s.setAside([]*dispatch.Dispatcher{s.db})
+		s.a.set(func() { s.a.latency = 5 * time.Second })
+		s.send(1, 1000, "a")
+		advance(time.Hour)
+		s.a.set(func() { expectEqual(t, "rows sent, rows spilled", []int{len(s.a.sent), s.a.rowsSpilled}, "[1000 0]") })
+	})
+}
+
 // A slow sink that catches up spills nothing.
 func TestCatchUpSpillsNothing(t *testing.T) {
 	runTwoSinks(t, smallBuffer(50), func(s *twoSinkIntake) {

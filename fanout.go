@@ -115,6 +115,14 @@ func (f *fanOut) connect(lanes map[string]*dispatch.Dispatcher, trackers *checkp
 	}
 }
 
+// unmatched returns the lanes of rows that no route matches.
+func (f *fanOut) unmatched() (lanes []*dispatch.Dispatcher) {
+	for _, b := range f.boxes {
+		lanes = append(lanes, b.legs[len(b.legs)-1].lanes)
+	}
+	return lanes
+}
+
 // box returns an outbox with routes, nil if the outbox has none.
 func (f *fanOut) box(outbox string) *routedOutbox {
 	if f == nil {

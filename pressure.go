@@ -2,6 +2,7 @@ package sluicebox
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
@@ -40,6 +41,15 @@ func (f *intake) setLogPressure(pressed bool) {
 // isPaused reports whether the source is paused because no buffer has room.
 func (f *intake) isPaused() bool { return f.paused.Load() }
 
+// setAside excludes buffers from the decision to read more. The one of rows that no route matches is
+// almost always empty, so otherwise the relay would read on, and spill, while all destinations catch
+// up.
+func (f *intake) setAside(lanes []*dispatch.Dispatcher) {
+	for _, t := range f.buffers {
+		t.aside = slices.Contains(lanes, t.Dispatcher)
+	}
+}
+
 // hasRoom reports whether the intake may read more: some buffer has room, and none exceeds
 // maxBufferFactor.
 //
@@ -50,7 +60,7 @@ func (f *intake) hasRoom() bool {
 	some, over, now := false, false, time.Now()
 	for _, t := range f.buffers {
 		n := t.measure(now)
-		some = some || n > 0
+		some = some || n > 0 && !t.aside
 		least := -(maxBufferFactor - 1) * t.rows
 		over = over || n <= least && n+t.InFlightRows() <= least
 	}
@@ -70,7 +80,8 @@ func (f *intake) hasRoom() bool {
 // bufferState is the intake's view of a sink's buffer.
 type bufferState struct {
 	*dispatch.Dispatcher
-	rows     int // its size
+	aside    bool // its room is no reason to read more
+	rows     int  // its size
 	full     bool
 	slow     bool      // it will stay full for long
 	since    time.Time // start of the current measurement; zero while there is room

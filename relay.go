@@ -135,6 +135,7 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	in := newIntake(trackers.Rest(), epoch, routes, freed, r.observer.Captured)
 	if in.fan = st.fan; in.fan != nil {
 		in.fan.connect(routes, trackers, begin.Watermark.Legs, src.Compare)
+		in.setAside(in.fan.unmatched())
 	}
 	if begin.SnapshotReason != "" {
 		if err := in.placeBacklog(ctx, begin.Backlog, begin.Spilled, begin.From); err != nil {

@@ -17,7 +17,7 @@ type Config struct {
 	APIBatchSize int `yaml:"api-batch-size" doc:"The most rows in one request. Default of Kafka, unless dispatch has the key: 500."`
 
 	// MaxConcurrentGroups is the maximum number of requests in flight.
-	MaxConcurrentGroups int `yaml:"max-concurrent-groups" doc:"The most requests in flight; each carries rows of other message groups. Default of a webhook, unless dispatch has the key: 64."`
+	MaxConcurrentGroups int `yaml:"max-concurrent-groups" doc:"The most requests in flight; each carries rows of other message groups. Default of webhook and camunda, unless dispatch has the key: 64."`
 
 	// RateLimit is the maximum rate of requests; 0 is no limit. Retries and probes count,
 	// pings do not.

@@ -127,6 +127,8 @@ const (
 	FillSize
 	// FillTime is the time of the row.
 	FillTime
+	// FillKind is the kind of the outbox, for a table with a column that no lane depends on.
+	FillKind
 	// FillMillis is the time of the row in milliseconds since 1970.
 	FillMillis
 )

@@ -6,6 +6,8 @@ import "github.com/sluicebox/sluicebox/store"
 func flowCatalyst() Preset {
 	tables, documents := store.FlowCatalyst(), camel(store.FlowCatalyst())
 	documents.Columns.Claimed = "processedAt"
+	tables.Filled = []store.FilledColumn{{Column: "type", Fill: store.FillKind}}
+	documents.Filled = tables.Filled
 	return Preset{
 		Name: "flowcatalyst", Doc: "The two tables of the FlowCatalyst outbox processor. The key `kind` says which one a table is.",
 		Tables: &tables, Documents: documents,

@@ -91,13 +91,20 @@ func (f *fields) field(column string) *Field {
 
 // add sets a column. Two keys may name one column, and then have the same value.
 func (f *fields) add(column string, value any, key string) {
-	if text, ok := value.(string); ok && (!utf8.ValidString(text) || strings.ContainsRune(text, 0)) {
-		f.fail(key, "remove them", "has bytes that are not UTF-8, or U+0000, which no text column stores")
+	if text, ok := value.(string); ok {
+		f.requireText(text, key)
 	}
 	if have := f.field(column); have == nil {
 		f.list = append(f.list, Field{column, value, key})
 	} else if !bytes.Equal(text(have.Value), text(value)) {
 		f.fail(key, "give both the same value", "differs from %s, which is column %s too", have.Key, column)
+	}
+}
+
+// requireText rejects a text that a relay reads with other characters.
+func (f *fields) requireText(text, key string) {
+	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		f.fail(key, "remove them", "has bytes that are not UTF-8, or U+0000, which no text column stores")
 	}
 }
 
@@ -185,6 +192,8 @@ func (f *fields) addAttribute(name, value, key string) {
 
 // addMember sets the value at a path in the JSON object of a column.
 func (f *fields) addMember(column string, path []string, value, key string) {
+	f.requireText(value, key)
+	f.requireText(path[len(path)-1], key)
 	in := f.objects[column]
 	if in == nil {
 		in = map[string]any{}
@@ -230,21 +239,23 @@ func (f *fields) addTimes() {
 			f.add(c.Column, int64(0), "")
 		case store.FillSize:
 			f.add(c.Column, int64(len(f.row.Payload)), "")
+		case store.FillKind:
+			f.add(c.Column, f.o.of.Kind, "")
 		case store.FillTime:
 			f.add(c.Column, f.row.Created.UTC(), createdKey)
 		case store.FillMillis:
 			f.add(c.Column, f.row.Created.UnixMilli(), createdKey)
 		}
 	}
-	for _, name := range timeColumns(f.l) {
+	for _, name := range TimeColumns(f.l) {
 		if f.field(name) == nil {
 			f.add(name, f.row.Created.UTC(), createdKey)
 		}
 	}
 }
 
-// timeColumns returns the columns with the time of a row, that of the attribute first.
-func timeColumns(l *store.Layout) []string {
+// TimeColumns returns the columns with the time of a row, that of the attribute first.
+func TimeColumns(l *store.Layout) []string {
 	var names []string
 	for i := range l.Attributes {
 		if l.Attributes[i].Name == store.AttributeTime {
@@ -303,10 +314,23 @@ func (f *fields) verify() {
 	}
 }
 
-// createdOf returns the time in the text of a time column, zero if it is none.
-func createdOf(text []byte) time.Time {
+// ContentColumns returns the columns with the content of a row, whether or not it has a value for
+// each.
+func ContentColumns(l *store.Layout) []string {
+	list := append(l.GroupColumns(), l.Columns.Kind)
+	for i := range l.Attributes {
+		if l.Attributes[i].Name != store.AttributeTime {
+			list = append(list, l.Attributes[i].Column)
+		}
+	}
+	slices.Sort(list)
+	return slices.DeleteFunc(slices.Compact(list), func(name string) bool { return name == "" })
+}
+
+// ParseCreated returns the time in the text of a time column, zero if it is none.
+func ParseCreated(text string) time.Time {
 	as := store.Layout{Attributes: []store.AttributeColumn{{Name: store.AttributeTime}}}
-	value, _ := as.ReadAttributes(func(int) []byte { return text }).Get(store.AttributeTime)
+	value, _ := as.ReadAttributes(func(int) []byte { return []byte(text) }).Get(store.AttributeTime)
 	at, _ := time.Parse(time.RFC3339Nano, value) // "" is no time
 	return at
 }

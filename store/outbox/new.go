@@ -74,12 +74,11 @@ func (o *Outbox) Outbox() *store.Outbox { return &o.of }
 // traceparentName is the attribute with the trace context, as in CloudEvents.
 const traceparentName = "traceparent"
 
-// complete returns a row with its id, time and trace context.
-func (o *Outbox) complete(ctx context.Context, row Row) (Row, error) {
+// Complete sets the id, the time and the trace context that a row lacks.
+func (o *Outbox) Complete(ctx context.Context, row *Row) (err error) {
 	if row.ID == "" && o.makesID() {
-		var err error
 		if row.ID, err = o.newID(); err != nil {
-			return row, err
+			return err
 		}
 	}
 	if row.Created.IsZero() {
@@ -91,7 +90,7 @@ func (o *Outbox) complete(ctx context.Context, row Row) (Row, error) {
 			row.Attributes = append(slices.Clip(row.Attributes), store.Attribute{Name: traceparentName, Value: value})
 		}
 	}
-	return row, nil
+	return nil
 }
 
 // makesID reports whether a row without an id gets one before it is written.

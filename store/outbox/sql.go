@@ -141,8 +141,7 @@ func (s *Statement) value(fields []Field, name string) string {
 // package here. id is the row's id, "" if the database makes it. Run it in the transaction that
 // changes the data which the row reports. An outbox of messages has the statement that writes one.
 func (o *Outbox) Insert(ctx context.Context, d *Dialect, row Row) (query string, args []any, id string, err error) {
-	row, err = o.complete(ctx, row)
-	if err != nil {
+	if err := o.Complete(ctx, &row); err != nil {
 		return "", nil, "", o.refuse(err)
 	}
 	fields, err := o.Fields(&row)

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"runtime"
@@ -89,15 +90,28 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 
-	end, err := p.supervise(ctx)
-	if err == nil {
-		err = relay.Run(ctx)
-		end()
-	}
+	err = p.relayRows(ctx, reg, relay.Run)
 	if adminErr := stopAdmin(); err == nil && ctx.Err() == nil {
 		err = adminErr
 	}
 	return err
+}
+
+// relayRows runs the relay, with ingest beside it and under the service manager, until the context
+// or one of them ends.
+func (p *program) relayRows(ctx context.Context, reg *prometheus.Registry, relay func(context.Context) error) error {
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stopIngest, err := p.startIngest(running, reg, cancel)
+	if err != nil {
+		return err
+	}
+	end, err := p.supervise(ctx)
+	if err == nil {
+		err = relay(running)
+		end()
+	}
+	return cmp.Or(err, stopIngest())
 }
 
 // serveAdmin binds the admin address and serves it until stop is called. stop waits for

@@ -18,7 +18,7 @@ import (
 // the default of the scenario, see scenarios.
 type Options struct {
 	Source   config.URL    `placeholder:"URL" required:"" help:"A server of PostgreSQL, MySQL, MariaDB or MongoDB: postgres://user@host/database, mysql://…, mariadb://… or mongodb://…. Databases are created on it and removed afterwards."`
-	Scenario string        `default:"latency" placeholder:"NAME" help:"latency, drain, ungrouped, peer, slow-receiver, blocked-group, bulk-transaction, replay, idle or big-table. Default: ${default}."`
+	Scenario string        `default:"latency" placeholder:"NAME" help:"latency, drain, ungrouped, peer, slow-receiver, blocked-group, bulk-transaction, replay, idle, big-table, routes or dead-route. Default: ${default}."`
 	Rate     int           `placeholder:"N" help:"Rows written per second. This and the following flags have a default per scenario."`
 	Rows     int           `placeholder:"N" help:"Rows to drain, to block, or already in the table."`
 	Groups   int           `placeholder:"N" help:"Message groups."`

@@ -142,6 +142,15 @@ func (d *pgDatabase) countStatements(ctx context.Context) error {
 	return nil
 }
 
+// relayStatements leaves out those of the writers, the only ones that insert outbox rows.
+func (d *pgDatabase) relayStatements(ctx context.Context) (n int, err error) {
+	err = d.session.QueryRowContext(ctx, `
+SELECT coalesce(sum(calls), 0) FROM pg_stat_statements
+WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND query NOT LIKE $1 AND query NOT LIKE '%pg_stat_statements%'`,
+		"INSERT INTO "+d.table.name+" %").Scan(&n)
+	return n, err
+}
+
 func (d *pgDatabase) statements(ctx context.Context) (string, error) {
 	return d.statistics(ctx, `
 SELECT concat(calls, ' calls, ', rows, ' rows, ', round(total_exec_time::numeric, 1), ' ms executing, ', round(total_plan_time::numeric, 1), ' ms planning, ',

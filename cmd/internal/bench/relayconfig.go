@@ -64,7 +64,7 @@ func takesOver(key string) bool {
 		return ""
 	}
 	switch word(0) {
-	case "name", "admin", "log", "flowcatalyst", "outboxes":
+	case "name", "admin", "ingest", "log", "flowcatalyst", "outboxes":
 		return false
 	case "source":
 		return !slices.Contains([]string{"url", "stream-url", "server-id"}, word(1))
@@ -101,6 +101,7 @@ func (b *bench) relaySettings(p *benchDatabase, admin string, to *receiver) conf
 	sink := to.sink
 	sink.ErrorDetail, sink.Delivery = "body", delivery
 	s.Sinks = map[string]config.Sink{receiverSink: sink}
+	b.setRoutes(&s)
 	return s
 }
 

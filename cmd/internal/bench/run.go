@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
 )
 
 // bench is one benchmark from start to end.
@@ -19,6 +21,7 @@ type bench struct {
 	server          server
 	fullDatabase    *benchDatabase  // the filled table of big-table
 	file            *relayFile      // the configuration of the side's relay, nil for the options
+	routes          []config.Sink   // of the side's outbox; none without routes
 	missingMeasures map[string]bool // measures that the server cannot provide
 	round           int
 }

@@ -49,6 +49,7 @@ const (
 	claimsOnSide  = "claims: on"
 	withoutSide   = "without"
 	aloneSide     = "alone"
+	threeSide     = "three routes"
 	peerSide      = "peer"
 )
 
@@ -66,11 +67,12 @@ const (
 	peakRSS            = "memory at its peak"
 	replayRate         = "replayed"
 	scans              = "scans of the outbox in a minute"
+	statementsPerRow   = "statements per row"
 )
 
 // scenarios returns all scenarios.
 func scenarios() []scenario {
-	return slices.Concat(floorScenarios(), otherScenarios(), selfScenarios())
+	return slices.Concat(floorScenarios(), otherScenarios(), selfScenarios(), routeScenarios())
 }
 
 // floorScenarios compare the relay with the limits of the database and the receiver.
@@ -215,6 +217,45 @@ func selfScenarios() []scenario {
 				{measure: p50, against: "empty table", unit: "ms", goal: goalBounds{max: 1.1}},
 				{measure: p99, against: "empty table", unit: "ms", goal: goalBounds{max: 1.1}},
 				{measure: drainRate, against: "empty table", unit: "rows/s", goal: goalBounds{min: 1 / 1.1}},
+			},
+		},
+	}
+}
+
+// routeScenarios compare an outbox with routes with one that has none, or whose routes all work.
+func routeScenarios() []scenario {
+	both := latencyAndDrain(countedLatency, relayDrain)
+	return []scenario{
+		{
+			name: "routes", what: "latency and drain of an outbox with one route, beside one without routes and one with three",
+			defaults: Options{Rate: 300, Rows: 200_000, Groups: 1000, Duration: 10 * time.Second},
+			sides: []side{
+				{name: "one route", run: withRoutes(1, false, both)},
+				{name: withoutSide, run: both},
+				{name: threeSide, run: withRoutes(3, false, both)},
+			},
+			compare: []comparison{
+				{measure: p50, against: withoutSide, unit: "ms", goal: goalBounds{max: 1.03}},
+				{measure: p99, against: withoutSide, unit: "ms"},
+				{measure: drainRate, against: withoutSide, unit: "rows/s", goal: goalBounds{min: 0.97}},
+				{measure: cpuPerRow, against: withoutSide, unit: "µs"},
+				{measure: cpuPerRowBoth, against: withoutSide, unit: "µs"},
+				{measure: statementsPerRow, against: withoutSide},
+				{measure: statementsPerRow, against: threeSide, goal: goalBounds{min: 0.97}},
+			},
+		},
+		{
+			name: "dead-route", what: "the latency of one of three routes while the destination of another is dead",
+			defaults: Options{Rate: 1000, Groups: 50, Duration: 10 * time.Second},
+			sides: []side{
+				{name: "with a dead route", run: withRoutes(3, true, relayLatency)},
+				{name: withoutSide, run: withRoutes(3, false, relayLatency)},
+			},
+			compare: []comparison{
+				{measure: p50, against: withoutSide, unit: "ms"},
+				{measure: p99, against: withoutSide, unit: "ms", goal: goalBounds{max: 1.2}},
+				{measure: cpuPerRowBoth, against: withoutSide, unit: "µs"},
+				{measure: peakRSS, unit: "MiB", goal: goalBounds{max: 256}},
 			},
 		},
 	}

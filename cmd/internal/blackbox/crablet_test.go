@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +24,30 @@ sinks:
   hooks: {type: webhook, url: %q, headers: {X-Tags: '{attr.tags}'}, backoff: {initial: 50ms, max: 500ms}}
 admin: {listen: %s}
 `
+
+// crabletTopics has two topics by tags, of which one has two publishers.
+const crabletTopics = `
+name: %s
+source: {mode: %s, url: %q, poll-interval: 50ms, poll-batch-size: 50}
+outboxes:
+  - table: crablet_events
+    layout: crablet
+    routes:
+      - {name: wallet-kafka, sink: kafka, when: {tags-all: [wallet_id]}}
+      - {name: wallet-hooks, sink: hooks, when: {tags-all: [wallet_id]}}
+      - {name: payments, sink: counts, when: {tags-any: [payment_id, transfer_id]}}
+    unmatched: complete
+sinks:
+  kafka: {type: webhook, url: %q}
+  hooks: {type: webhook, url: %q, backoff: {initial: 50ms, max: 500ms}}
+  counts: {type: webhook, url: %q}
+admin: {listen: %s}
+`
+
+// crabletTags are the tags of events.
+func crabletTags() []string {
+	return []string{"order_id=7", "wallet_id=1", "payment_id=2", "wallet_id=3,transfer_id=4", "wallet_id_old=5"}
+}
 
 // crabletWriters append events in overlapping transactions, so that positions commit in another
 // order than they were given out. Some transactions are rolled back.
@@ -53,7 +78,7 @@ func appendEvents(conn *conn, commit bool) error {
 		return err
 	}
 	for range 1 + rand.N(3) {
-		_, err := tx.ExecContext(context.Background(), `INSERT INTO crablet_events (type, tags, data, transaction_id) VALUES ('Paid', ARRAY['order_id=7'], '{"n": 1}', pg_current_xact_id())`)
+		_, err := tx.ExecContext(context.Background(), `INSERT INTO crablet_events (type, tags, data, transaction_id) VALUES ('Paid', string_to_array($1, ','), '{"n": 1}', pg_current_xact_id())`, crabletTags()[rand.N(len(crabletTags()))])
 		if err != nil {
 			return err
 		}
@@ -97,10 +122,75 @@ func TestCrabletEventsOutOfOrder(t *testing.T) {
 	}
 }
 
+// Two topics by tags, of which one has two publishers. One publisher is dead: the others get their
+// events, and no other event. It gets what it has missed, in the order in which the other one got it.
+func TestCrabletPublishers(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"stream", "poll"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			aPostgres(t, "", func(s *scene) {
+				if out, errs, code := command(s.t, nil, "init", "--outbox", "crablet", "--source", s.database, "--apply"); code != 0 {
+					s.t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
+				}
+				kafka, hooks, counts := &routeReceiver{Receiver: s.to}, &routeReceiver{Receiver: sinktest.NewReceiver(s.t)}, sinktest.NewReceiver(s.t)
+				for _, to := range []*routeReceiver{kafka, hooks} {
+					to.Script(to.answer)
+				}
+				s.config = fmt.Sprintf(crabletTopics, nameFor(s.database), mode, s.database, kafka.URL(), hooks.URL(), counts.URL(), adminKey)
+				hooks.dead.Store(true)
+				r := s.run()
+				s.crabletWriters(30)()
+				wallets, payments := s.positionsOf("wallet_id=%"), s.positionsOf("payment_id=%", "transfer_id=%")
+				expectEvents(s.t, "publisher kafka", kafka.Receiver, wallets)
+				expectEvents(s.t, "publisher counts", counts, payments)
+				if n := hooks.Counts().Distinct; n > 0 {
+					s.t.Errorf("the dead publisher has %d events", n)
+				}
+
+				hooks.dead.Store(false)
+				expectEvents(s.t, "publisher hooks", hooks.Receiver, wallets)
+				if got, want := arrivals(hooks.Receiver), arrivals(kafka.Receiver); !slices.Equal(got, want) {
+					s.t.Error("the publishers of a topic got its events in different orders")
+				}
+				expectStop(s.t, r)
+			})
+		})
+	}
+}
+
+// arrivals returns the ids of accepted rows, in the order of their arrival.
+func arrivals(to *sinktest.Receiver) (ids []string) {
+	accepted := to.Accepted()
+	slices.SortStableFunc(accepted, func(a, b sinktest.Received) int { return a.At.Compare(b.At) })
+	for _, got := range accepted {
+		ids = append(ids, got.ID)
+	}
+	return ids
+}
+
+// expectEvents waits until a publisher has exactly these events, each once.
+func expectEvents(t *testing.T, who string, to *sinktest.Receiver, want []string) {
+	t.Helper()
+	arrive(t, to, len(want))
+	got := slices.Sorted(slices.Values(arrivals(to)))
+	slices.Sort(want)
+	if len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("%s has %d events, want %d, or others", who, len(got), len(want))
+	}
+}
+
 // positions returns the positions of all events, in the order of their transactions.
 func (s *scene) positions() (all []string) {
 	s.t.Helper()
-	err := s.conn.each("SELECT e.position::text FROM crablet_events e ORDER BY e.transaction_id, e.position", nil, func(scan func(...any) error) error {
+	return s.positionsOf("%")
+}
+
+// positionsOf is positions of the events with a tag like one of these.
+func (s *scene) positionsOf(tags ...string) (all []string) {
+	s.t.Helper()
+	const events = "SELECT e.position::text FROM crablet_events e WHERE EXISTS (SELECT FROM unnest(e.tags) AS tag WHERE tag LIKE ANY (string_to_array($1, ','))) ORDER BY e.transaction_id, e.position"
+	err := s.conn.each(events, []any{strings.Join(tags, ",")}, func(scan func(...any) error) error {
 		var position string
 		err := scan(&position)
 		all = append(all, position)

@@ -2,10 +2,9 @@ package blackbox
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/http"
-	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,13 +33,15 @@ type routesScene struct {
 	*layoutScene
 	config string
 	to     map[string]*routeReceiver
+	ends   sync.Map // by payload: a position at or behind the end of its transaction
 }
 
 // routeReceiver is the receiver of a route.
 type routeReceiver struct {
 	*sinktest.Receiver
-	dead atomic.Bool            // it answers 503
-	bad  atomic.Pointer[string] // the payload that it refuses for good
+	dead atomic.Bool                   // it answers 503
+	bad  atomic.Pointer[string]        // the payload that it refuses for good
+	held atomic.Pointer[chan struct{}] // it answers no request until this is closed
 }
 
 func (r *routeReceiver) answer(req *sinktest.Request) sinktest.Answer {
@@ -50,7 +51,11 @@ func (r *routeReceiver) answer(req *sinktest.Request) sinktest.Answer {
 	case bad != nil && string(req.Body) == *bad:
 		return sinktest.Answer{Status: http.StatusUnprocessableEntity, Body: []byte("no such customer")}
 	}
-	return sinktest.Answer{Status: http.StatusNoContent, Delay: 2 * time.Millisecond}
+	answer := sinktest.Answer{Status: http.StatusNoContent, Delay: 2 * time.Millisecond}
+	if held := r.held.Load(); held != nil {
+		answer.Release = *held
+	}
+	return answer
 }
 
 // onRoutes runs a test on a table with the states NEW, COMPLETED and FAILED, on each kind of database.
@@ -97,17 +102,25 @@ func (s *routesScene) run() *relay {
 }
 
 // writeRows begins to write rows of many groups, each in a transaction of its own, because polling
-// cannot order the rows of one. Each writer pauses between two rows.
-func (s *routesScene) writeRows(rows int, pause time.Duration) (wait func()) {
+// cannot order the rows of one. rate is the most rows per second, 0 for no limit.
+func (s *routesScene) writeRows(rows, rate int) (wait func()) {
 	s.groups, s.rows = 3*layoutWriters, rows
 	var writers errgroup.Group
 	for w := range layoutWriters {
 		writers.Go(func() error {
+			tick := time.NewTicker(time.Second * layoutWriters / time.Duration(max(rate, 1)))
+			defer tick.Stop()
 			for i := w; i < rows; i += layoutWriters {
-				if err := s.commit([]*layoutRow{{Group: i%s.groups + 1, N: i/s.groups + 1}}); err != nil {
+				if rate > 0 {
+					<-tick.C
+				}
+				r := &layoutRow{Group: i%s.groups + 1, N: i/s.groups + 1}
+				if err := s.commit([]*layoutRow{r}); err != nil {
 					return err
 				}
-				<-time.After(pause) // the rate of the load
+				if err := s.noteEnd(r); err != nil {
+					return err
+				}
 			}
 			return nil
 		})
@@ -149,73 +162,6 @@ func (s *routesScene) states() (completed, failed int) {
 	}
 	return s.countDocuments(s.deliveredDocument), s.countDocuments(s.failedDocument)
 }
-
-// acceptedSince counts the rows that a receiver accepted since a time.
-func acceptedSince(to *routeReceiver, since time.Time) (n int) {
-	for _, got := range to.Accepted() {
-		if !got.At.Before(since) {
-			n++
-		}
-	}
-	return n
-}
-
-// One of three receivers is dead for the first half, and the relay is killed at random moments, also
-// between the outcomes of one row. No route misses a row, first arrivals are in order on each
-// route, and none gets a row again but those of the last second before each kill: the dead route
-// does not hold the marks of the others. No row is COMPLETED before the dead route has it, and the
-// optional route holds no row. The full run:
-//
-//	SLUICEBOX_TEST_CRASHES=100 SLUICEBOX_TEST_ROWS=40000 SLUICEBOX_TEST_VERSIONS=all go test -v -timeout 2h -run TestRoutesUnderKills ./cmd/internal/blackbox
-func TestRoutesUnderKills(t *testing.T) { routesUnderKills(t, "stream") }
-
-// The same while the relay polls.
-func TestRoutesUnderKillsByPolling(t *testing.T) { routesUnderKills(t, "poll") }
-
-func routesUnderKills(t *testing.T, mode string) {
-	onRoutes(t, mode, func(s *routesScene) {
-		kills, rows := crashes(s.t, 3), many(s.t, 3000)
-		bus, hooks := s.to["bus"], s.to["hooks"]
-		hooks.dead.Store(true)
-		r := s.run()
-		wait := s.writeRows(rows, layoutWriters*4*time.Millisecond) // 250 rows per second at most
-		recent, early := map[string]int{}, 0
-		for kill := range kills {
-			if kill == (kills+1)/2 {
-				early, _ = s.states()
-				hooks.dead.Store(false)
-			}
-			arrive(s.t, bus.Receiver, rows*(kill+1)/(kills+2))
-			<-time.After(time.Duration(rand.Int64N(int64(100 * time.Millisecond)))) // at random
-			r.kill()
-			at := time.Now()
-			for name, to := range s.to {
-				recent[name] += acceptedSince(to, at.Add(-routeBound))
-			}
-			r = start(s.t, s.config)
-		}
-		wait()
-		if early > 0 {
-			s.t.Errorf("%d rows were COMPLETED before a required route had them", early)
-		}
-		for name := range s.to {
-			again := s.checkRoute(name, rows)
-			s.t.Logf("route %s: %d rows under %d kills, %d arrived again, %d within %s of a kill", name, rows, kills, again, recent[name], routeBound)
-			if name == "bus" && os.Getenv(crashesVariable) == "" && recent[name] > rows*3/4 {
-				s.t.Errorf("route %s: %d of %d rows arrived within %s of a kill: the bound shows nothing", name, recent[name], rows, routeBound)
-			}
-			if again > recent[name] {
-				s.t.Errorf("route %s: %d rows arrived again, want at most the %d within %s of a kill", name, again, recent[name], routeBound)
-			}
-		}
-		s.awaitStates(rows, 0)
-		expectStop(s.t, r)
-	})
-}
-
-// routeBound is the time for which a delivered row may lack a mark. A row that holds the mark of its
-// leg is spilled within a second. The test machine may delay that.
-const routeBound = 1500 * time.Millisecond
 
 // A required route that refuses a row makes it FAILED once all required routes have ended; the others
 // deliver it. An optional route that refuses one does not. No route gets a row twice, also if the FAILED

@@ -27,9 +27,6 @@ func invalidEnumText(text string, f field) string {
 	if len(f.enum) > 1 {
 		must = "must be one of " + strings.Join(f.enum, ", ")
 	}
-	if slices.Contains(f.later, text) {
-		return "is " + text + ", which this version does not have yet; it " + must
-	}
 	if near := store.Nearest(text, f.enum); near != "" {
 		must += "; did you mean " + near + "?"
 	}
@@ -98,6 +95,7 @@ func (k *checker) check(s *Settings) {
 	k.checkSinks(s.Sinks)
 	k.checkOutboxes(s)
 	k.checkRowFields(s)
+	k.checkIngest(s)
 }
 
 // maxServerID is the largest number in the four bytes of a server id.

@@ -14,6 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/camunda"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/dispatch/sink/kafka"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
@@ -136,6 +137,14 @@ func (s *Sink) kafka(client string) destination {
 	c.Connect(s.connection(client))
 	c.Token, c.OAuth, c.MaxRequestBytes = s.Token, s.oauth(), int(s.MaxRequestBytes)
 	return destinationOf(&c, kafka.New)
+}
+
+// camunda returns the destination of a Camunda sink.
+func (s *Sink) camunda(client string) destination {
+	c := s.Camunda
+	c.Connect(s.connection(client))
+	c.Token, c.OAuth, c.MaxRequestBytes = s.Token, s.oauth(), int(s.MaxRequestBytes)
+	return destinationOf(&c, camunda.New)
 }
 
 // setWebhookDefaults sets the defaults of a webhook's keys.

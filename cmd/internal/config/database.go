@@ -16,6 +16,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	storemongo "github.com/sluicebox/sluicebox/store/mongo"
 	storemysql "github.com/sluicebox/sluicebox/store/mysql"
+	"github.com/sluicebox/sluicebox/store/outbox"
+	writepg "github.com/sluicebox/sluicebox/store/outbox/postgres"
 	storepg "github.com/sluicebox/sluicebox/store/postgres"
 	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
 )
@@ -33,6 +35,8 @@ type databaseType struct {
 	checkURL func(raw string) error
 	// open returns the database of a source.
 	open func(s *Source) sluicebox.Database
+	// writer returns a writer for the rows of ingest; nil if the database has none.
+	writer func(url, application string) (outbox.Writer, error)
 	// describe describes a table; see store/postgres.Describe.
 	describe func(ctx context.Context, url, application string, o *store.Outbox, wanted func(*store.TableInfo) []string) (*store.TableInfo, error)
 }
@@ -41,7 +45,7 @@ type databaseType struct {
 func databaseTypes() []databaseType {
 	return []databaseType{
 		{
-			schemes: []string{"postgres", "postgresql"}, checkURL: checkURL, describe: storepg.Describe,
+			schemes: []string{"postgres", "postgresql"}, checkURL: checkURL, describe: storepg.Describe, writer: writepg.NewWriter,
 			open: func(s *Source) sluicebox.Database {
 				return postgres.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal(), Heartbeat: s.HeartbeatInterval}
 			},

@@ -363,6 +363,8 @@ func defaultOf(t reflect.Type, d Delivery) reflect.Value {
 	switch target := v.Addr().Interface().(type) {
 	case *FlowCatalyst:
 		*target = defaultPreset()
+	case *Ingest:
+		*target = defaultIngest()
 	case *Sink:
 		*target = defaultSink(d)
 	}

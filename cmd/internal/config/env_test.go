@@ -190,8 +190,9 @@ func TestEveryKeyHasAVariable(t *testing.T) {
 outboxes:
   - {table: a, layout: outbox-messages, sink: name, order-by: [b], columns: {attributes: [c]}, record: {name: d},
      routes: [{name: r, sink: name, when: {attributes: {name: c}, tags-all: [d], tags-any: [e], tags-exact: [f]}}]}
+ingest: {clients: [{tenants: [1], outboxes: [a]}]}
 sinks:
-  name: {type: flowcatalyst, api-base-url: "https://p", headers: {name: c}, secrets: [d], metadata-headers: [kind], allow-hosts: [e]}
+  name: {type: flowcatalyst, api-base-url: "https://p", headers: {name: c}, variables: {name: c}, secrets: [d], metadata-headers: [kind], allow-hosts: [e]}
 `
 	paths := leaves(parseSchema(t), "")
 	if len(paths) < 50 {

@@ -16,7 +16,6 @@ type field struct {
 	doc        string
 	enum       []string
 	spellings  []string // other spellings of the values of enum, by position
-	later      []string
 	empty      string
 	conditions []condition
 	// placeholder is the printed form of a secret, or "" for the usual placeholder.
@@ -54,7 +53,6 @@ func fieldsOf(t reflect.Type) []field {
 			doc:        sf.Tag.Get("doc"),
 			enum:       enumOf(sf.Tag.Get("enum")),
 			spellings:  words(sf.Tag.Get("spellings")),
-			later:      words(sf.Tag.Get("later")),
 			empty:      sf.Tag.Get("empty"),
 			conditions: only,
 

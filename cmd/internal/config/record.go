@@ -17,6 +17,8 @@ func receiptsOf(sinkType string) []store.RecordColumn {
 		return []store.RecordColumn{{Receipt: "topic"}, {Receipt: "partition", Max: math.MaxInt32}, {Receipt: "offset", Max: math.MaxInt64}}
 	case SinkNATS:
 		return []store.RecordColumn{{Receipt: "stream"}, {Receipt: "sequence", Max: math.MaxInt64}}
+	case SinkCamunda:
+		return []store.RecordColumn{{Receipt: "key", Max: math.MaxInt64}}
 	case SinkRedis:
 		return []store.RecordColumn{{Receipt: "stream"}, {Receipt: "id"}}
 	}

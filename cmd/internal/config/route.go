@@ -90,16 +90,16 @@ func (k *checker) setDefaultWires(s *Settings) {
 
 // Defaults of a type of sinks, unless the configuration has the key for all sinks.
 const (
-	// webhookSenders is the default of max-concurrent-groups for webhooks, which mostly take one
-	// row a request: a receiver that takes 20 ms gets 3200 rows/s.
-	webhookSenders = 64
+	// singleSenders is the default of max-concurrent-groups for webhooks, which mostly take one
+	// row a request, and for Camunda: a receiver that takes 20 ms gets 3200 rows/s.
+	singleSenders = 64
 
 	// kafkaBatch is the default of api-batch-size for Kafka: of one group 100 rows a request are
 	// 19k rows/s, 500 are 22k, and more are hardly faster.
 	kafkaBatch = 500
 )
 
-// setDefaultSenders sets the defaults of webhooks and of Kafka.
+// setDefaultSenders sets the defaults of webhooks, of Camunda and of Kafka.
 func (k *checker) setDefaultSenders(s *Settings) {
 	isSet := func(sink, key string) bool {
 		_, forAll := k.locations["dispatch."+key]
@@ -108,8 +108,8 @@ func (k *checker) setDefaultSenders(s *Settings) {
 	}
 	for name, sink := range s.Sinks {
 		switch {
-		case sink.Type == SinkWebhook && !isSet(name, "max-concurrent-groups"):
-			sink.MaxConcurrentGroups = webhookSenders
+		case (sink.Type == SinkWebhook || sink.Type == SinkCamunda) && !isSet(name, "max-concurrent-groups"):
+			sink.MaxConcurrentGroups = singleSenders
 		case sink.Type == SinkKafka && !isSet(name, "api-batch-size"):
 			sink.APIBatchSize = kafkaBatch
 		}

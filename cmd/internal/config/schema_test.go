@@ -91,7 +91,7 @@ func keysOf(path string, v any, keys map[string]bool) {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, value := range v {
-			if path == "sinks" || strings.HasSuffix(path, ".headers") || strings.HasSuffix(path, ".record") || strings.HasSuffix(path, ".when.attributes") {
+			if path == "sinks" || strings.HasSuffix(path, ".headers") || strings.HasSuffix(path, ".variables") || strings.HasSuffix(path, ".record") || strings.HasSuffix(path, ".when.attributes") {
 				name = "NAME"
 			}
 			keysOf(strings.TrimPrefix(path+"."+name, "."), value, keys)

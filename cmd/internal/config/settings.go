@@ -14,7 +14,6 @@ import (
 //   - alias: a second name
 //   - doc: its documentation
 //   - enum: the allowed values
-//   - later: values planned for a later version
 //   - empty: the value that an empty text means
 //   - single: one value may stand in place of a list
 //   - only: keys beside it, each with the values that this key requires (type=webhook|log) or
@@ -29,6 +28,7 @@ type Settings struct {
 	Dispatch     Dispatch        `yaml:"dispatch" doc:"How rows are sent. A sink can override most keys."`
 	Checkpoint   Checkpoint      `yaml:"checkpoint" doc:"Retained log, checkpoints and the sweep."`
 	Admin        Admin           `yaml:"admin" doc:"HTTP endpoints for probes and metrics."`
+	Ingest       *Ingest         `yaml:"ingest" doc:"An HTTP server that takes rows from services, see [ingest.md](ingest.md). Every relay of a name has one, also while it stands by. Without the section there is none."`
 	Log          Log             `yaml:"log" doc:"The log on standard error."`
 	Outboxes     []Outbox        `yaml:"outboxes" doc:"The outbox tables, each with its layout and its sink or its routes."`
 	Sinks        map[string]Sink `yaml:"sinks" doc:"The destinations by name: [a-z0-9_-], at most 40 characters. A sink that no outbox names serves only sluicebox replay --to-sink."`

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/camunda"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
 	"github.com/sluicebox/sluicebox/dispatch/sink/kafka"
 	"github.com/sluicebox/sluicebox/dispatch/sink/logfile"
@@ -24,6 +25,7 @@ const (
 	SinkRabbitMQ     = "rabbitmq"
 	SinkRedis        = "redis"
 	SinkStatistics   = "statistics"
+	SinkCamunda      = "camunda"
 )
 
 // OpenSink is a sink that holds connections.
@@ -96,6 +98,7 @@ func sinkTypes() map[string]sinkType {
 		SinkFlowCatalyst: {nil, (*Sink).flowCatalyst, (*checker).requireFlowCatalyst},
 		SinkWebhook:      {(*Sink).setWebhookDefaults, (*Sink).webhook, (*checker).requireWebhook},
 		SinkKafka:        {func(s *Sink) { s.Kafka = kafka.DefaultConfig() }, (*Sink).kafka, nil},
+		SinkCamunda:      {func(s *Sink) { s.Camunda = camunda.DefaultConfig() }, (*Sink).camunda, (*checker).requireClient},
 		SinkLog:          typeOf(func(s *Sink) *logfile.Config { return &s.Log }, logfile.DefaultConfig, logfile.New),
 		SinkNATS:         typeOf(func(s *Sink) *nats.Config { return &s.NATS }, nats.DefaultConfig, nats.New),
 		SinkRabbitMQ:     typeOf(func(s *Sink) *rabbitmq.Config { return &s.RabbitMQ }, rabbitmq.DefaultConfig, rabbitmq.New),
@@ -106,14 +109,14 @@ func sinkTypes() map[string]sinkType {
 
 // Sink is one entry of sinks. Its keys depend on its type.
 type Sink struct {
-	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, an HTTP endpoint (webhook), or a broker or a file by its name." enum:"sinks" later:"camunda"`
+	Type string `yaml:"type" doc:"Required. The destination: the FlowCatalyst API, an HTTP endpoint (webhook), or a broker, an engine or a file by its name." enum:"sinks"`
 
 	Wire       flowcatalyst.Wire `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: items for a sink with rows of an outbox-messages table, else array." enum:"array,items" only:"type=flowcatalyst"`
 	APIBaseURL URL               `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]." only:"type=flowcatalyst"`
 
 	Webhook         webhook.Config `yaml:",inline" only:"type=webhook"`
 	Kafka           kafka.Config   `yaml:",inline" only:"type=kafka"`
-	MaxRequestBytes Size           `yaml:"max-request-bytes" doc:"The largest payload to send, for example 1MiB; a larger one is rejected. 0B: no limit. For kafka, the largest record, and 0B: the topic's max.message.bytes." only:"type=webhook|kafka"`
+	MaxRequestBytes Size           `yaml:"max-request-bytes" doc:"The largest payload to send, for example 1MiB; a larger one is rejected. 0B: no limit. For kafka, the largest record, and 0B: the topic's max.message.bytes. For camunda, the largest request, and 0B: 4MiB." only:"type=webhook|kafka|camunda"`
 	UserAgent       string         `yaml:"user-agent" doc:"The User-Agent of the requests. Empty: sluicebox and its version." only:"type=webhook"`
 
 	Log  logfile.Config `yaml:",inline" only:"type=log"`
@@ -125,8 +128,10 @@ type Sink struct {
 
 	Statistics statistics.Config `yaml:",inline" only:"type=statistics"`
 
-	Token sink.Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}." only:"type=flowcatalyst|webhook|kafka"`
-	OAuth *OAuth      `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token." only:"type=flowcatalyst|webhook|kafka"`
+	Camunda camunda.Config `yaml:",inline" only:"type=camunda"`
+
+	Token sink.Secret `yaml:"token" alias:"api-token" doc:"Bearer token. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}." only:"type=flowcatalyst|webhook|kafka|camunda"`
+	OAuth *OAuth      `yaml:"oauth" doc:"Gets bearer tokens from a token endpoint, instead of token." only:"type=flowcatalyst|webhook|kafka|camunda"`
 
 	CAFile   string `yaml:"ca-file" doc:"PEM file of the CA certificates to trust for the destination, instead of the system's." only:"type!=log|statistics"`
 	CertFile string `yaml:"cert-file" doc:"PEM file of the client certificate to show to the destination, followed by its issuers." only:"type!=log|statistics"`
@@ -145,7 +150,7 @@ type Sink struct {
 
 // OAuth is the section oauth.
 type OAuth struct {
-	TokenURL     URL                     `yaml:"token-url" doc:"The address of the token endpoint. Required for a webhook. Empty: api-base-url with /oauth/token behind it."`
+	TokenURL     URL                     `yaml:"token-url" doc:"The address of the token endpoint. Required for webhook and camunda. Empty: api-base-url with /oauth/token behind it."`
 	ClientID     string                  `yaml:"client-id" doc:"Required. The OAuth client id."`
 	ClientSecret sink.Secret             `yaml:"client-secret" doc:"Required. The OAuth client secret. Prefer a reference: ${file:/run/secrets/client} or ${env:NAME}."`
 	Scope        string                  `yaml:"scope" doc:"The scopes to request, separated by blanks. Empty: the endpoint's default."`

@@ -132,10 +132,10 @@ func TestSecretWithBraces(t *testing.T) {
 	}
 }
 
-// A webhook has more senders than other sinks, unless the file says how many all have.
+// A webhook and a Camunda sink have more senders than others, unless the file says how many all have.
 func TestWebhookSenders(t *testing.T) {
 	const text = source + "outboxes: [{table: a, layout: flowcatalyst, kind: EVENT, sink: h}]\n" +
-		"sinks: {h: {type: webhook, url: 'https://h'%s}, p: {type: flowcatalyst, api-base-url: 'https://p'}}\n%s"
+		"sinks: {h: {type: webhook, url: 'https://h'%[1]s}, c: {type: camunda, url: 'https://h', time-to-live: 1h, name: paid%[1]s}, p: {type: flowcatalyst, api-base-url: 'https://p'}}\n%[2]s"
 	for _, tt := range []struct {
 		own, all string
 		h, p     int
@@ -144,6 +144,9 @@ func TestWebhookSenders(t *testing.T) {
 		{", max-concurrent-groups: 7", "dispatch: {max-concurrent-groups: 5}\n", 7, 5},
 	} {
 		cfg := load(t, fmt.Sprintf(text, tt.own, tt.all))
+		if c := cfg.Dispatch("c").MaxConcurrentGroups; c != tt.h {
+			t.Errorf("%q, %q: %d senders to Camunda, want %d", tt.own, tt.all, c, tt.h)
+		}
 		if h, p := cfg.Dispatch("h").MaxConcurrentGroups, cfg.Dispatch("p").MaxConcurrentGroups; h != tt.h || p != tt.p {
 			t.Errorf("%q, %q: %d and %d senders, want %d and %d", tt.own, tt.all, h, p, tt.h, tt.p)
 		}

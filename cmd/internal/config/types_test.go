@@ -55,7 +55,7 @@ func TestFaultsOfTypes(t *testing.T) {
 		"a key of two other types": {"type: flowcatalyst, api-base-url: 'https://p', headers: {a: b}", []string{
 			"relay.yaml:4: sinks.s.headers: needs type: "}},
 		"a key of the network": {"type: log, ca-file: a", []string{"relay.yaml:4: sinks.s.ca-file: does not apply to type: log; remove it"}},
-		"a token":              {"type: log, token: canary", []string{"relay.yaml:4: sinks.s.token: needs type: flowcatalyst, "}},
+		"a token":              {"type: log, token: canary", []string{"relay.yaml:4: sinks.s.token: needs type: camunda, "}},
 		"no type": {"format: json-array, headers: {a: b}", []string{
 			"relay.yaml:4: sinks.s.type: is required; write type: and one of ", "relay.yaml:4: sinks.s.format: needs type: ", "relay.yaml:4: sinks.s.headers: needs type: "}},
 		"a wrong type": {"type: logg, format: xml, output: a", []string{`relay.yaml:4: sinks.s.type: is "logg", must be one of `}},

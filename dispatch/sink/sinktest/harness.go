@@ -41,6 +41,14 @@ type Harness struct {
 	// [sink.Classify].
 	StatusOverrides map[int]sink.Class
 
+	// ProbeMethod is the method of a probe that asks the API itself, so that its answer proves
+	// as much as one to a ping. Empty: a probe is HEAD.
+	ProbeMethod string
+
+	// ReplayInBody is true if the body of a replayed row differs from that of the live one,
+	// because the destination would drop a repetition.
+	ReplayInBody bool
+
 	// Variant declares that another harness differs only in the requests and in the
 	// successes. Then the two longest tests, which have only failures, do not run again.
 	Variant bool

@@ -36,7 +36,11 @@ func (h Harness) testProbe(t *testing.T) {
 		401: sink.Misconfigured, 403: sink.Misconfigured, 407: sink.Misconfigured, 302: sink.Misconfigured, 308: sink.Misconfigured,
 	}
 	_, pings := p.(sink.Pinger)
-	if pings { // with the method of a delivery, so that its response proves more
+	asks := h.ProbeMethod
+	if pings {
+		asks = http.MethodPost
+	}
+	if asks != "" { // a request to the API, so that its response proves more
 		delete(classes, 204) // the API decides whether that is a success
 		classes[404], classes[405], classes[400], classes[415], classes[501] = sink.Misconfigured, sink.Misconfigured, sink.Refused, sink.Refused, sink.Refused
 	}
@@ -52,8 +56,8 @@ func (h Harness) testProbe(t *testing.T) {
 		}
 		methods := []string{http.MethodHead}
 		switch {
-		case pings:
-			methods = []string{http.MethodPost}
+		case asks != "":
+			methods = []string{asks}
 		case code == http.StatusNotFound:
 			methods = append(methods, http.MethodOptions)
 		}

@@ -80,8 +80,30 @@ maven() {
 }
 
 # folder NAME: prints the directory of its programs. The name contains a hash of the
-# recipe, so that other versions of this script use other directories.
-folder() { echo "$cache/$1-$(declare -f "fetch_$1" | sha256sum | cut -c1-8)"; }
+# recipe and its lock files, so that other versions of this script use other directories.
+folder() {
+  local locks=()
+  if declare -F "locks_$1" >/dev/null; then read -ra locks <<<"$("locks_$1")"; fi
+  echo "$cache/$1-$( (declare -f "fetch_$1" && [ ${#locks[@]} = 0 ] || cat "${locks[@]}") | sha256sum | cut -c1-8)"
+}
+
+# runtime NAME: is the runtime of these libraries there? Root gets it from apt. Without it
+# the tests of the language are skipped, or fail with CI=true.
+runtime() {
+  local programs packages program missing=()
+  if ! declare -F "needs_$1" >/dev/null; then return; fi
+  IFS=: read -r programs packages <<<"$("needs_$1")"
+  for program in $programs; do command -v "$program" >/dev/null || missing+=("$program"); done
+  if [ ${#missing[@]} = 0 ]; then return; fi
+  if [ "$uid" = 0 ] && command -v apt-get >/dev/null; then
+    say "installing$packages for the tests of $1"
+    apt-get -qq -o DPkg::Lock::Timeout=300 update >&2 || :
+    # shellcheck disable=SC2086
+    if apt-get -qq -o DPkg::Lock::Timeout=300 -y --no-install-recommends install $packages >&2; then return; fi
+  fi
+  say "without ${missing[*]} the tests of $1 are skipped, or fail with CI=true: install$packages"
+  return 1
+}
 
 upper() { echo "SLUICEBOX_TEST_${1^^}_$2"; }
 given() { # NAME URL|BIN|DATA: is it set by the user?
@@ -97,7 +119,7 @@ install() {
   local name dir
   for name; do
     dir=$(folder "$name")
-    if given "$name" BIN || [ -d "$dir" ]; then continue; fi
+    if given "$name" BIN || [ -d "$dir" ] || ! runtime "$name"; then continue; fi
     say "fetching $name"
     rm -rf "$dir.new"
     "fetch_$name" "$dir.new"

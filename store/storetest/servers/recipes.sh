@@ -5,7 +5,7 @@
 # programs_NAME DIR (prints its environment) and start_NAME RUN DIR (prints its URL).
 # A program without a server has no start_NAME.
 
-all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis rabbitmq)
+all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis rabbitmq java python node)
 
 fetch_pg15() { debs "$1" postgresql-15 postgresql-client-15; }
 programs_pg15() {
@@ -223,3 +223,38 @@ END
   chmod 755 "$1/bin/rabbitmq-server"
 }
 programs_rabbitmq() { echo "SLUICEBOX_TEST_RABBITMQ_BIN=$1/bin"; }
+
+# The libraries of deploy/writers and deploy/inbox, which their lock files name. locks_NAME
+# prints the lock files, and needs_NAME the runtime with the Debian packages that have it.
+writers=$(dirname "${BASH_SOURCE[0]}")/../../../deploy/writers
+
+locks_java() { echo "$writers/java/pom.xml" "$writers/java/jars.sha256"; }
+needs_java() { echo javac mvn : default-jdk-headless maven; }
+fetch_java() {
+  mkdir -p "$1"
+  mvn -q -B -f "$writers/java/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+    -DoutputDirectory="$(realpath "$1")" >&2
+  (cd "$1" && sha256sum --quiet -c -) <"$writers/java/jars.sha256" >&2
+}
+programs_java() { echo "SLUICEBOX_TEST_JAVA_BIN=$1"; }
+
+locks_python() { echo "$writers/python/requirements.txt"; }
+needs_python() { echo python3 : python3; }
+fetch_python() {
+  local python
+  python=$(python_with_pip)
+  "$python" -m pip install -q --no-cache-dir --no-deps --only-binary :all: --disable-pip-version-check --root-user-action=ignore \
+    --require-hashes -r "$writers/python/requirements.txt" --target "$1" >&2
+}
+programs_python() { echo "SLUICEBOX_TEST_PYTHON_BIN=$1"; }
+
+locks_node() { echo "$writers/typescript/package.json" "$writers/typescript/package-lock.json"; }
+needs_node() { echo node npm : nodejs npm; }
+fetch_node() {
+  local files
+  mkdir -p "$1"
+  read -ra files <<<"$(locks_node)"
+  cp "${files[@]}" "$1"
+  (cd "$1" && npm ci --silent --ignore-scripts --no-audit --no-fund >&2)
+}
+programs_node() { echo "SLUICEBOX_TEST_NODE_BIN=$1/node_modules"; }

@@ -78,7 +78,7 @@ start() {
   for name; do
     if [ -e "$run/$name.env" ] && alive "$run/$name.pid"; then continue; fi
     end "$run" "$name"
-    vars=$(given "$name" BIN || "programs_$name" "$(folder "$name")")
+    vars=$(given "$name" BIN || [ ! -d "$(folder "$name")" ] || "programs_$name" "$(folder "$name")")
     if ! serves "$name"; then
       : # a program only
     elif given "$name" URL; then

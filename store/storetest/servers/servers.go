@@ -13,7 +13,8 @@
 // The other servers have the same variables with PG18, MYSQL, MARIADB or MONGO; PGBOUNCER
 // and REDIS have _BIN and _LIB, NATS and NATS29 have _BIN, and SLUICEBOX_TEST_KAFKA_BIN is the directory
 // of its jars. SLUICEBOX_TEST_PG15_DATA and so on (except MONGO) are data directories to copy
-// for new servers. SLUICEBOX_TEST_PYMONGO_BIN is the PYTHONPATH of pymongo. To use other
+// for new servers. SLUICEBOX_TEST_PYMONGO_BIN is the PYTHONPATH of pymongo, and JAVA_BIN,
+// PYTHON_BIN and NODE_BIN are the directories of these languages' libraries. To use other
 // servers, set these variables. A test without its server is skipped by name; with CI=true it
 // fails, so that no test is skipped unnoticed.
 //
@@ -180,6 +181,13 @@ func require(tb testing.TB, version int, what string) string {
 		tb.Fatalf("PostgreSQL %d is none of the versions tested, %v", version, Versions())
 	}
 	return requireEnv(tb, variable(version, what), fmt.Sprintf("PostgreSQL %d", version))
+}
+
+// Libraries returns the directory with the libraries of deploy/writers for a language: java, python
+// or node.
+func Libraries(tb testing.TB, language string) string {
+	tb.Helper()
+	return requireEnv(tb, "SLUICEBOX_TEST_"+strings.ToUpper(language)+"_BIN", "the runtime or a library of "+language)
 }
 
 // requireEnv returns the value of an environment variable. It skips the test if the variable is

@@ -12,8 +12,9 @@
 #                                 run CMD with fresh servers
 #
 # NAME: pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis
-# rabbitmq (default: all).
-# pgbouncer and those behind it are only installed: tests run them. To use long-running
+# rabbitmq java python node (default: all).
+# pgbouncer and those behind it are only installed: tests run them. java, python and node are
+# the libraries of deploy/writers, and skipped without a runtime. To use long-running
 # servers:
 #
 #   export $(store/storetest/servers/servers.sh up)
@@ -34,7 +35,8 @@
 #   SLUICEBOX_TEST_PG15_OPTIONS   additional options of the started server
 # The same variables exist for PG18 (5918), MYSQL (5921), MARIADB (5924) and MONGO
 # (5927). PGBOUNCER and REDIS have _BIN and _LIB; NATS, NATS29 and RABBITMQ have _BIN; KAFKA_BIN is the
-# directory of its jars, and PYMONGO_BIN is added to PYTHONPATH. All database servers except MONGO also have:
+# directory of its jars, and PYMONGO_BIN is added to PYTHONPATH. JAVA_BIN, PYTHON_BIN and NODE_BIN
+# are the directories of their libraries. All database servers except MONGO also have:
 #   SLUICEBOX_TEST_MYSQL_DATA     data directory to copy for each new server; without
 #                                 it one is created each time (mysqld
 #                                 --initialize-insecure, mariadb-install-db, initdb)

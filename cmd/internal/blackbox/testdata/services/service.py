@@ -1,0 +1,73 @@
+"""A service for the tests: it writes with the writers of deploy/writers, and receives with deploy/inbox.
+
+POST /write and POST /receive take a form. The answer is 200, or 409 with the error if the transaction was
+rolled back. It prints its port, and ends with its standard input.
+"""
+
+import functools
+import json
+import os
+import sys
+import threading
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import psycopg
+import pymongo
+import sqlalchemy
+
+import inbox
+import outbox_psycopg
+import outbox_pymongo
+import outbox_sqlalchemy
+
+engine = functools.cache(sqlalchemy.create_engine)
+client = functools.cache(pymongo.MongoClient)
+
+
+def events(form):
+    """The events, and then an error if the form asks for one."""
+    for type, payload in zip(form["type"], form["payload"]):
+        yield type, json.loads(payload)
+    if "fail" in form:
+        raise RuntimeError("the service fails after its rows")
+
+
+def write(form):
+    writer, url = form["writer"][0], form["url"][0]
+    rest = form["order"][0], form["status"][0], events(form), form.get("traceparent", [None])[0]
+    if writer == "psycopg":
+        with psycopg.connect(url) as conn:
+            outbox_psycopg.save(conn, *rest)
+    elif writer == "sqlalchemy":
+        outbox_sqlalchemy.save(engine(url), *rest)
+    else:
+        outbox_pymongo.save(client(url), *rest)
+
+
+def receive(form):
+    id = form["id"][0]
+    with psycopg.connect(form["url"][0]) as conn:
+        return inbox.receive(conn, form["kind"][0], id, lambda c: c.execute("INSERT INTO effects (id) VALUES (%s)", (id,)))
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        form = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        try:
+            status, text = 200, str(write(form) if self.path == "/write" else receive(form))
+        except Exception as error:
+            status, text = 409, repr(error)
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *args):
+        pass
+
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(server.server_port, flush=True)
+sys.stdin.read()
+os._exit(0)  # at once, whatever the threads do

@@ -1,0 +1,301 @@
+// Package tables writes rows into the tables of SQL databases, in transactions of its own.
+package tables
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/outbox"
+	"github.com/sluicebox/sluicebox/store/outbox/internal/batch"
+)
+
+// Server is what differs between databases.
+type Server struct {
+	*outbox.Dialect
+	// Open returns a pool, which opens no connection.
+	Open func() (*sql.DB, error)
+	// Options are the options of a transaction.
+	Options *sql.TxOptions
+	// MaxRows and MaxBytes bound a statement, by its rows and their payloads.
+	MaxRows, MaxBytes int
+	// OnConflict is the end of an INSERT that leaves out the rows that are there, with %s for the
+	// id's column. If it is "", such a row fails the statement, and leaves the transaction as it
+	// was; Duplicate then recognises the error.
+	OnConflict string
+	Duplicate  func(err error) bool
+	// Mine is the condition that the transaction itself inserted a row.
+	Mine string
+	// Columns is the query for the name, the type and the default of each column, whose
+	// parameters are Table and Schema. The default is an expression, or NULL.
+	Columns func(o *store.Outbox) (query string, args []any)
+	// Text is the format of a column's text.
+	Text string
+	// Same is the condition that a column of a type has the value of a placeholder, and
+	// SameAs that it has that of an expression.
+	Same   func(column, typ, placeholder string) string
+	SameAs func(column, expression string) string
+	// Classify returns the error of a statement as batch.Attempt does.
+	Classify func(o *store.Outbox, err error) error
+}
+
+// Writer implements outbox.Writer.
+type Writer struct {
+	server *Server
+	clock  batch.Clock
+
+	mu     sync.Mutex
+	db     *sql.DB // nil until the first call
+	closed bool
+}
+
+var _ outbox.Writer = (*Writer)(nil)
+
+// NewWriter returns a writer. It opens no connection.
+func NewWriter(s *Server) *Writer { return &Writer{server: s} }
+
+// Write implements outbox.Writer.
+func (w *Writer) Write(ctx context.Context, of *store.Outbox, rows []outbox.Row) ([]outbox.Written, error) {
+	if err := batch.RefuseMessages(of); err != nil {
+		return nil, err
+	}
+	o, err := outbox.New(*of)
+	if err != nil {
+		return nil, &store.SetupError{Problem: err.Error()}
+	}
+	db, err := w.pool()
+	if err == nil {
+		all, werr := batch.Write(ctx, o, &w.clock, rows, func(ctx context.Context, rows []batch.Row) ([]outbox.Written, error) {
+			t := &transaction{Server: w.server, o: o.Outbox()}
+			written, err := t.run(ctx, db, rows)
+			return written, w.server.Classify(o.Outbox(), err)
+		})
+		if werr == nil {
+			return all, nil
+		}
+		err = werr
+	}
+	return nil, fmt.Errorf("write into outbox %s: %w", of.Name, err)
+}
+
+// pool returns the pool, which it opens once.
+func (w *Writer) pool() (*sql.DB, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil, errors.New("writer closed")
+	}
+	if w.db == nil {
+		db, err := w.server.Open()
+		if err != nil {
+			return nil, err
+		}
+		w.db = db
+	}
+	return w.db, nil
+}
+
+// Close implements outbox.Writer.
+func (w *Writer) Close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed = true; w.db != nil {
+		_ = w.db.Close() // what is committed stays
+	}
+}
+
+// transaction writes a batch in one transaction.
+type transaction struct {
+	*Server
+	o  *store.Outbox
+	tx *sql.Tx
+}
+
+func (t *transaction) run(ctx context.Context, db *sql.DB, rows []batch.Row) (all []outbox.Written, err error) {
+	if t.tx, err = db.BeginTx(ctx, t.Options); err != nil {
+		return nil, err
+	}
+	defer func() { _ = t.tx.Rollback() }() // after a commit it does nothing
+	for len(rows) > 0 {
+		n := t.fitting(rows)
+		written, err := t.write(ctx, rows[:n])
+		if err != nil {
+			return nil, err
+		}
+		all, rows = append(all, written...), rows[n:]
+	}
+	return all, t.tx.Commit()
+}
+
+// fitting returns how many rows fit into a statement, at least one.
+func (t *transaction) fitting(rows []batch.Row) int {
+	n, bytes := 0, 0
+	for n < len(rows) && n < t.MaxRows && (n == 0 || bytes <= t.MaxBytes) {
+		bytes += len(rows[n].Payload)
+		n++
+	}
+	if n > 1 && bytes > t.MaxBytes {
+		n--
+	}
+	return n
+}
+
+// write inserts rows, and compares those that are there.
+func (t *transaction) write(ctx context.Context, rows []batch.Row) ([]outbox.Written, error) {
+	written := make([]outbox.Written, len(rows))
+	for i := range rows {
+		if len(outbox.TimeColumns(&t.o.Layout)) > 0 {
+			written[i].Created = rows[i].Created
+		}
+	}
+	n, err := t.insert(ctx, rows)
+	if err == nil && n == len(rows) {
+		return written, nil
+	}
+	if err != nil && (t.Duplicate == nil || !t.Duplicate(err)) {
+		return nil, err
+	}
+	found, cause := t.find(ctx, rows)
+	if cause != nil {
+		return nil, cause
+	}
+	var rest []batch.Row
+	for i := range rows {
+		switch f := found[i]; {
+		case !f.exists:
+			rest = append(rest, rows[i])
+		case f.mine && f.same:
+		case f.same:
+			written[i].Created, written[i].Repeated = f.created, true
+		default:
+			written[i].Created, written[i].Conflict = f.created, true
+		}
+	}
+	switch {
+	case err == nil && len(rest) > 0:
+		return nil, batch.ErrAgain // a row that was there has been deleted since
+	case err != nil && len(rest) == len(rows):
+		return nil, err // a duplicate of another unique index
+	case len(rest) > 0:
+		_, err = t.insert(ctx, rest)
+		return written, err
+	}
+	return written, nil
+}
+
+// insert returns how many rows it inserted.
+func (t *transaction) insert(ctx context.Context, rows []batch.Row) (int, error) {
+	fields := make([][]outbox.Field, len(rows))
+	for i := range rows {
+		fields[i] = rows[i].Fields
+	}
+	s := t.Insert(t.o, fields...)
+	if t.OnConflict != "" && rows[0].ID != "" {
+		fmt.Fprintf(&s.SQL, t.OnConflict, t.Ident(t.o.Layout.Columns.ID))
+	}
+	done, err := t.tx.ExecContext(ctx, s.SQL.String(), s.Args...)
+	if err != nil {
+		return 0, err
+	}
+	n, err := done.RowsAffected()
+	return int(n), err
+}
+
+// foundRow is the row of the table that has the id of the one to write.
+type foundRow struct {
+	exists, mine, same bool
+	created            time.Time
+}
+
+// column describes a column of the table.
+type column struct {
+	typ     string
+	initial sql.NullString // its default
+}
+
+// find compares rows with those of the table by the database, which knows how it stores a value.
+func (t *transaction) find(ctx context.Context, rows []batch.Row) ([]foundRow, error) {
+	columns, err := t.describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]foundRow, len(rows))
+	s := &outbox.Statement{Dialect: t.Dialect}
+	for i := range rows {
+		if i > 0 {
+			s.SQL.WriteString(" UNION ALL ")
+		}
+		t.compare(s, i, rows[i].Fields, columns)
+	}
+	list, err := t.tx.QueryContext(ctx, s.SQL.String(), s.Args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = list.Close() }()
+	for list.Next() {
+		var i int
+		var f foundRow
+		var created sql.NullString
+		if err := list.Scan(&i, &created, &f.mine, &f.same); err != nil {
+			return nil, err
+		}
+		f.exists, f.created = true, outbox.ParseCreated(created.String)
+		all[i] = f
+	}
+	return all, list.Err()
+}
+
+// compare adds the query that compares the ith row.
+func (t *transaction) compare(s *outbox.Statement, i int, fields []outbox.Field, columns map[string]column) {
+	created := "NULL"
+	if names := outbox.TimeColumns(&t.o.Layout); len(names) > 0 {
+		created = fmt.Sprintf(t.Text, t.Ident(names[0]))
+	}
+	fmt.Fprintf(&s.SQL, "SELECT %d, %s, %s, ", i, created, t.Mine)
+	var id any
+	var same []string
+	given := map[string]bool{}
+	for k := range fields {
+		f := &fields[k]
+		given[f.Column] = true
+		if f.Column == t.o.Layout.Columns.ID {
+			id = f.Value
+		}
+		if f.Content() {
+			same = append(same, t.Same(t.Ident(f.Column), columns[f.Column].typ, s.Arg(f.Value)))
+		}
+	}
+	for _, name := range outbox.ContentColumns(&t.o.Layout) {
+		if initial := columns[name].initial; !given[name] && initial.Valid {
+			same = append(same, t.SameAs(t.Ident(name), initial.String))
+		} else if !given[name] {
+			same = append(same, t.Ident(name)+" IS NULL")
+		}
+	}
+	s.SQL.WriteString(strings.Join(same, " AND ") + " FROM " + t.Table(t.o) + " WHERE " + t.Ident(t.o.Layout.Columns.ID) + " = " + s.Arg(id))
+}
+
+// describe returns the columns of the table by their names.
+func (t *transaction) describe(ctx context.Context) (map[string]column, error) {
+	query, args := t.Columns(t.o)
+	list, err := t.tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = list.Close() }()
+	columns := map[string]column{}
+	for list.Next() {
+		var name string
+		var c column
+		if err := list.Scan(&name, &c.typ, &c.initial); err != nil {
+			return nil, err
+		}
+		columns[name] = c
+	}
+	return columns, list.Err()
+}

@@ -1,0 +1,56 @@
+package mysql_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
+	"github.com/sluicebox/sluicebox/store/ledger"
+	relay "github.com/sluicebox/sluicebox/store/mysql"
+	"github.com/sluicebox/sluicebox/store/outbox"
+	"github.com/sluicebox/sluicebox/store/outbox/mysql"
+	"github.com/sluicebox/sluicebox/store/outbox/outboxtest"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestWriter(t *testing.T) {
+	for _, f := range servers.Spread(t, servers.Flavours()) {
+		t.Run(string(f), func(t *testing.T) { outboxtest.Run(t, &database{f.Database(t)}) })
+	}
+}
+
+type database struct{ url string }
+
+func (*database) Kind() layouts.Database { return layouts.MySQL }
+
+func (d *database) Create(t *testing.T, of *layouts.Definition) {
+	utf8 := "ALTER DATABASE CHARACTER SET utf8mb4" // not the default of MariaDB 10
+	servers.ExecMySQL(t, d.url, append([]string{utf8}, of.Statements...)...)
+}
+
+func (d *database) Writer(t *testing.T) outbox.Writer {
+	t.Helper()
+	w, err := mysql.NewWriter(d.url, "suite")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (d *database) Store(t *testing.T, o store.Outbox) store.Tables {
+	t.Helper()
+	st, err := relay.New(relay.Config{URL: d.url, Name: "suite", Outboxes: []store.Outbox{o}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	return ledger.Store{Tables: st, Ledger: st.Ledger}
+}
+
+func (d *database) Service(t *testing.T, o *outbox.Outbox, commit bool, rows ...outbox.Row) ([]string, error) {
+	return outboxtest.WriteSQL(t, servers.OpenMySQL(t, d.url), outbox.MySQL(), o, commit, rows)
+}
