@@ -32,6 +32,24 @@ checkpoint: {sweep-interval: 200ms}
 admin: {listen: %s}
 `
 
+// catboxClusters relays the table to two clusters, of which one is optional.
+const catboxClusters = `
+name: %s
+source: {url: %q}
+outboxes:
+  - table: outbox_events
+    layout: catbox
+    columns: {group: aggregate_id}
+    routes:
+      - {name: eu, sink: kafka-eu}
+      - {name: us, sink: kafka-us, need: optional}
+sinks:
+  kafka-eu: {type: kafka, brokers: [%s], topic: '{type}', headers: {row: '{id}'}}
+  kafka-us: {type: kafka, brokers: [%s], topic: '{type}', headers: {row: '{id}'}, backoff: {initial: 50ms, max: 500ms}}
+dispatch: {takeover: timeout, processing-timeout-seconds: 5}
+admin: {listen: %s}
+`
+
 // catboxTopics are the types of events.
 func catboxTopics() []string { return []string{"OrderCreated", "OrderPaid"} }
 
@@ -153,6 +171,64 @@ func TestCatbox(t *testing.T) {
 		s.checkCatbox(cluster, 71) // each once, but the one that was marked unsent
 		expectStop(s.t, r)
 	})
+}
+
+// Two clusters, as in Catbox' rules. The optional one is dead for a while: the other gets all events,
+// which are marked as sent meanwhile. The dead one gets what it has missed, in the order of each
+// aggregate and type. For a minute:
+//
+//	SLUICEBOX_TEST_OUTAGE=1m go test -v -run 'TestCatboxClusters' ./cmd/internal/blackbox
+func TestCatboxClusters(t *testing.T) {
+	t.Parallel()
+	aPostgres(t, "", func(s *scene) {
+		s.prepareCatbox()
+		eu, us := newKafkaCluster(s.t), newKafkaCluster(s.t)
+		s.config = fmt.Sprintf(catboxClusters, nameFor(s.database), s.database, strings.Join(eu.Addresses(), ", "), strings.Join(us.Addresses(), ", "), adminKey)
+		r := s.run()
+		s.insertCatbox(1, 20)
+		us.await(20)
+
+		us.Brokers[0].Stop("immediate")
+		last := 20
+		for end := time.Now().Add(lasting(s.t, 2*time.Second)); time.Now().Before(end); last += 20 {
+			s.insertCatbox(last+1, last+20)
+			eu.await(last + 20)
+			awaitZero(s.t, "events are not marked as sent, because the optional cluster is dead", func() int {
+				return count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE sent_at IS NULL")
+			})
+		}
+		us.Brokers[0].Restart(nil)
+		began := time.Now()
+		us.await(last)
+		s.t.Logf("the optional cluster has %d events %s after its return", last, time.Since(began).Round(time.Millisecond))
+		if again := eu.checkEvents("eu", last); again > 0 {
+			s.t.Errorf("cluster eu, which was never dead, has %d events twice", again)
+		}
+		s.t.Logf("the cluster that was dead has %d events twice", us.checkEvents("us", last))
+		expectStop(s.t, r)
+	})
+}
+
+// checkEvents checks that the cluster has the events 1 to last of insertCatbox, in order per aggregate
+// and type. It returns the number of repeated events.
+func (c *kafkaCluster) checkEvents(name string, last int) (again int) {
+	c.t.Helper()
+	seen, latest := map[string]bool{}, map[string]string{}
+	for _, r := range c.records {
+		id, lane := string(r.Headers[0].Value), fmt.Sprintf("%s %s", r.Topic, r.Key)
+		if seen[id] {
+			again++
+			continue
+		}
+		if before := latest[lane]; len(id) < len(before) || len(id) == len(before) && id < before {
+			c.t.Errorf("cluster %s: event %s of %s arrived after event %s", name, id, lane, before)
+		}
+		seen[id], latest[lane] = true, id
+	}
+	if len(seen) != last {
+		c.t.Errorf("cluster %s has %d events, want %d", name, len(seen), last)
+	}
+	return again
 }
 
 // checkCatbox checks topic, key and receipt of all rows, each of which has the latest of its records.
