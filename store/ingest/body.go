@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 )
 
 // Limits of compressed bodies. A body below ratioFloor may have any ratio. Deflate reaches 1032
@@ -21,24 +23,35 @@ const (
 // firstRead is the size of the first buffer of a body, in which most bodies fit.
 const firstRead = 4 << 10
 
-// readBody reads the body of a request, decompressed. The memory that it takes is added to held.
-func (s *Server) readBody(r *http.Request, held *reservation) ([]byte, error) {
+// readBody reads the body of a request, decompressed. A shutdown ends it.
+func (s *Server) readBody(r *request) ([]byte, error) {
 	if err := checkContentType(r.Header.Get("Content-Type")); err != nil {
 		return nil, err
 	}
 	if r.ContentLength > s.cfg.maxBody() {
 		return nil, s.tooLarge()
 	}
+	end := context.AfterFunc(s.closing, func() { _ = r.control.SetReadDeadline(time.Now()) })
+	defer end()
+	body, err := s.decompress(r)
+	if err != nil && s.closing.Err() != nil {
+		err = s.open()
+	}
+	return body, err
+}
+
+// decompress reads the body of a request in the encoding that its header names.
+func (s *Server) decompress(r *request) ([]byte, error) {
 	wire := &countingReader{from: r.Body}
 	switch coding := r.Header.Get("Content-Encoding"); strings.ToLower(coding) {
 	case "", "identity":
-		return s.readAll(wire, wire, false, held)
+		return s.readAll(wire, wire, false, &r.held)
 	case "gzip":
 		plain, err := gzip.NewReader(wire)
 		if err != nil {
 			return nil, readFault(err)
 		}
-		return s.readAll(plain, wire, true, held)
+		return s.readAll(plain, wire, true, &r.held)
 	default:
 		return nil, &fault{status: http.StatusUnsupportedMediaType, accept: "gzip", text: fmt.Sprintf("Content-Encoding %q: unknown; send gzip, or no encoding", coding)}
 	}

@@ -23,31 +23,39 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
+// request is a request of a client, with the memory that it holds.
+type request struct {
+	*http.Request
+	client  *Client
+	held    reservation
+	control *http.ResponseController
+}
+
 // handler authenticates a request, answers it with handle, and measures it.
-func (s *Server) handler(handle func(r *http.Request, of *Client, held *reservation) (answer, error)) http.HandlerFunc {
+func (s *Server) handler(handle func(r *request) (answer, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
-		held := reservation{of: s.memory}
-		defer held.release()
+		of := request{Request: r, client: s.authenticate(r), held: reservation{of: s.memory}, control: http.NewResponseController(w)}
+		defer of.held.release()
 		a, err := answer{}, error(&fault{status: http.StatusUnauthorized, text: "Authorization: no client has this token or certificate; send Bearer and the token of one"})
-		if of := s.authenticate(r); of != nil {
-			a, err = handle(r, of, &held)
+		if of.client != nil {
+			a, err = handle(&of)
 		}
 		if err != nil {
 			a = failed(err)
 		}
-		a.write(w, s.closing.Load())
+		a.write(w, s.closing.Err() != nil)
 		s.observer.IngestAnswered(a.status, time.Since(began))
 	}
 }
 
 // postbox takes one message for the first postbox of the client.
-func (s *Server) postbox(r *http.Request, of *Client, held *reservation) (answer, error) {
-	t, err := s.postboxOf(of)
+func (s *Server) postbox(r *request) (answer, error) {
+	t, err := s.postboxOf(r.client)
 	if err != nil {
 		return answer{}, err
 	}
-	all, err := s.take(r, of, t, held, decodePostbox)
+	all, err := s.take(r, t, decodePostbox)
 	if err != nil {
 		return answer{}, err
 	}
@@ -70,16 +78,16 @@ func (s *Server) postboxOf(of *Client) (*target, error) {
 }
 
 // rows takes a list of rows for the outbox of the path.
-func (s *Server) rows(r *http.Request, of *Client, held *reservation) (answer, error) {
+func (s *Server) rows(r *request) (answer, error) {
 	name := r.PathValue("outbox")
 	if s.cfg.outbox(name) == nil {
 		return answer{}, &fault{status: http.StatusNotFound, text: fmt.Sprintf("outbox %q: unknown", name)}
 	}
-	if !of.mayWrite(name) {
-		return answer{}, &fault{status: http.StatusForbidden, text: fmt.Sprintf("client %s: may not write outbox %s; add it to its outboxes", of.Name, name)}
+	if !r.client.mayWrite(name) {
+		return answer{}, &fault{status: http.StatusForbidden, text: fmt.Sprintf("client %s: may not write outbox %s; add it to its outboxes", r.client.Name, name)}
 	}
 	t := s.targets[name]
-	all, err := s.take(r, of, t, held, func(body []byte) ([]outbox.Row, error) {
+	all, err := s.take(r, t, func(body []byte) ([]outbox.Row, error) {
 		return decodeRows(body, len(t.Layout.GroupColumns()))
 	})
 	if err != nil {
@@ -89,11 +97,11 @@ func (s *Server) rows(r *http.Request, of *Client, held *reservation) (answer, e
 }
 
 // take reads the rows of a request and writes them. The results are by position.
-func (s *Server) take(r *http.Request, of *Client, t *target, held *reservation, decode func(body []byte) ([]outbox.Row, error)) ([]result, error) {
+func (s *Server) take(r *request, t *target, decode func(body []byte) ([]outbox.Row, error)) ([]result, error) {
 	if err := s.ready(r.Context(), t); err != nil {
 		return nil, err
 	}
-	body, err := s.readBody(r, held)
+	body, err := s.readBody(r)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +109,7 @@ func (s *Server) take(r *http.Request, of *Client, t *target, held *reservation,
 	if err != nil {
 		return nil, err
 	}
-	if err := s.check(of, t, rows); err != nil {
+	if err := s.check(r.client, t, rows); err != nil {
 		return nil, err
 	}
 	if err := s.open(); err != nil { // again, because the body may have taken long
@@ -120,7 +128,7 @@ func (s *Server) take(r *http.Request, of *Client, t *target, held *reservation,
 
 // open returns a fault while the server ends.
 func (s *Server) open() error {
-	if s.closing.Load() {
+	if s.closing.Err() != nil {
 		return &fault{status: http.StatusServiceUnavailable, retryAfter: retryUnavailable, text: "server: shutting down; repeat the request"}
 	}
 	return nil

@@ -62,7 +62,8 @@ type Server struct {
 	listener net.Listener
 	memory   *semaphore.Weighted
 	targets  map[string]*target
-	closing  atomic.Bool
+	closing  context.Context // ends when the server begins to shut down
+	close    context.CancelFunc
 	writes   atomic.Bool // the last write was answered; see write
 }
 
@@ -87,6 +88,7 @@ func New(o Options) (*Server, error) {
 		cfg: o.Config, writer: o.Writer, observer: o.Observer, log: o.Log,
 		tls: settings, memory: semaphore.NewWeighted(o.MaxMemory), targets: map[string]*target{},
 	}
+	s.closing, s.close = context.WithCancel(context.Background())
 	s.writes.Store(true)
 	for i := range o.Clients {
 		for _, name := range o.Clients[i].Outboxes {
@@ -138,6 +140,7 @@ func (s *Server) Addr() string {
 
 // Close releases the address if Run is not called.
 func (s *Server) Close() {
+	s.close()
 	if s.listener != nil {
 		_ = s.listener.Close()
 	}
@@ -186,7 +189,7 @@ func (s *Server) serve(srv *http.Server) error {
 // drain ends the server once all requests are answered. A request whose body is not complete gets
 // 503.
 func (s *Server) drain(ctx context.Context, srv *http.Server, served <-chan error) error {
-	s.closing.Store(true)
+	s.close()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWait)
 	defer cancel()
 	if err := srv.Shutdown(end); err != nil {

@@ -64,7 +64,7 @@ func TestSuite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			success := c.success
 			sinktest.Run(t, sinktest.Harness{
-				Kind: "order.created", StatusOnly: true, StatusOverrides: c.otherwise, Secret: canary,
+				Kind: "order.created", StatusOnly: true, StatusOverrides: c.otherwise, Secret: canary, Variant: name != "raw",
 				Success: func(int) sinktest.Reply { return success },
 				New: func(tb testing.TB, baseURL string, timeout time.Duration) sink.Sink {
 					cfg := webhook.DefaultConfig()
