@@ -87,8 +87,11 @@ admin: {listen: %s}
 func TestARouteDeadForManyRows(t *testing.T) {
 	t.Parallel()
 	anOwnPostgres(t, nil, "", func(s *scene, _ *servers.Server) {
-		const maxHold, ahead, step = 4 << 20, 20_000, 1000
-		rows := many(s.t, 8000)
+		const ahead, step = 20_000, 1000
+		rows, maxHold := many(s.t, 8000), 4<<20
+		if rows >= 100_000 { // their log is several GiB
+			maxHold = 256 << 20
+		}
 		bus, hooks := newOrderWatch(s.t), newOrderWatch(s.t)
 		hooks.dead.Store(true)
 		s.config = fmt.Sprintf(deadRouteConfig, nameFor(s.database), s.database, bus.URL, hooks.URL, maxHold, adminKey)

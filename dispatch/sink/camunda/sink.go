@@ -90,7 +90,7 @@ func New(cfg Config) (*Sink, error) {
 // newAPI returns the API that the scheme of the address names.
 func newAPI(cfg *Config, to *url.URL) (api, error) {
 	if to.Scheme == "grpc" || to.Scheme == "grpcs" {
-		return nil, &store.FieldError{Key: "url", Text: "has the scheme " + to.Scheme + ", which this build does not have yet; use the REST API"}
+		return newGRPC(cfg, to)
 	}
 	return newREST(cfg, to)
 }

@@ -1,0 +1,4 @@
+package camunda
+
+// RawCodec is the codec, for servers.
+type RawCodec = rawCodec
