@@ -17,7 +17,10 @@ import (
 	storemongo "github.com/sluicebox/sluicebox/store/mongo"
 	storemysql "github.com/sluicebox/sluicebox/store/mysql"
 	"github.com/sluicebox/sluicebox/store/outbox"
+	writemongo "github.com/sluicebox/sluicebox/store/outbox/mongo"
+	writemysql "github.com/sluicebox/sluicebox/store/outbox/mysql"
 	writepg "github.com/sluicebox/sluicebox/store/outbox/postgres"
+	writesqlite "github.com/sluicebox/sluicebox/store/outbox/sqlite"
 	storepg "github.com/sluicebox/sluicebox/store/postgres"
 	storesqlite "github.com/sluicebox/sluicebox/store/sqlite"
 )
@@ -35,7 +38,7 @@ type databaseType struct {
 	checkURL func(raw string) error
 	// open returns the database of a source.
 	open func(s *Source) sluicebox.Database
-	// writer returns a writer for the rows of ingest; nil if the database has none.
+	// writer returns a writer for the rows of ingest, without a connection.
 	writer func(url, application string) (outbox.Writer, error)
 	// describe describes a table; see store/postgres.Describe.
 	describe func(ctx context.Context, url, application string, o *store.Outbox, wanted func(*store.TableInfo) []string) (*store.TableInfo, error)
@@ -51,7 +54,7 @@ func databaseTypes() []databaseType {
 			},
 		},
 		{
-			schemes: []string{"mysql", "mariadb"}, describe: storemysql.Describe,
+			schemes: []string{"mysql", "mariadb"}, describe: storemysql.Describe, writer: writemysql.NewWriter,
 			checkURL: func(raw string) error {
 				if err := checkURL(raw); err != nil {
 					return err
@@ -65,13 +68,14 @@ func databaseTypes() []databaseType {
 			},
 		},
 		{
-			schemes: []string{"mongodb", "mongodb+srv"}, documents: true, checkURL: checkMongoURL, describe: storemongo.Describe,
+			schemes: []string{"mongodb", "mongodb+srv"}, documents: true, checkURL: checkMongoURL, describe: storemongo.Describe, writer: writemongo.NewWriter,
 			open: func(s *Source) sluicebox.Database {
 				return mongo.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal()}
 			},
 		},
 		{
 			schemes: []string{"sqlite"}, file: true, describe: storesqlite.Describe,
+			writer: func(url, _ string) (outbox.Writer, error) { return writesqlite.NewWriter(url) },
 			checkURL: func(raw string) error {
 				_, err := storesqlite.ParseURL(raw)
 				return err

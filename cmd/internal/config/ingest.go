@@ -85,8 +85,5 @@ func (k *checker) checkIngest(s *Settings) {
 	if k.requireValue("ingest.listen", of.Listen, "write host:port, such as 0.0.0.0:8443") && of.Listen == s.Admin.Listen {
 		k.fail("ingest.listen", "is %s, the address of admin.listen; give each its own", of.Listen)
 	}
-	if t, known := s.Source.URL.databaseType(); known && t.writer == nil {
-		k.fail("ingest", "does not support the database of source.url yet; let services write into their outbox tables themselves")
-	}
 	k.failFields("ingest", of.Validate(), func(key string) string { return key })
 }
