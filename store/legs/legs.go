@@ -118,10 +118,10 @@ type Row struct {
 // A row that is in memory already, because a sweep found it again, gets all of its open legs once
 // more. The lanes know which of them hold the row.
 func (s *Store) Begin(ctx context.Context, rows []Row) ([]store.LegSet, error) {
-	var known []store.Ref
+	var known []use
 	for i := range rows {
-		if rows[i].Known != nil && s.plans[rows[i].Outbox] != nil {
-			known = append(known, rows[i].Ref)
+		if p := s.plans[rows[i].Outbox]; rows[i].Known != nil && p != nil {
+			known = append(known, use{legOf: legOf{plan: p}, row: rows[i].Ref})
 		}
 	}
 	if err := s.acquire(ctx, known); err != nil {
@@ -158,16 +158,50 @@ func (s *Store) begin(p *plan, r *Row) store.LegSet {
 	return j.live
 }
 
-// acquire locks s.mu once each row has an entry. An entry that it creates has what the row's
-// record says, and no leg if there is none: every leg has ended then.
-func (s *Store) acquire(ctx context.Context, rows []store.Ref) error {
+// use is a row that a call works on; without a plan it is one of an outbox without routes.
+type use struct {
+	legOf
+	row store.Ref
+	// at is its entry. It is valid while the lock is held, and while the row is busy with this call.
+	at   *entry
+	held bool // the row is busy with this call
+}
+
+// uses returns n named rows, by position, and whether any of them is a leg's.
+func (s *Store) uses(n int, name func(i int) *store.Ref) (all []use, some bool) {
+	var leg legOf
+	last := ""
+	for i := range n {
+		ref := name(i)
+		if ref.Outbox != last || i == 0 {
+			leg, last = s.legs[ref.Outbox], ref.Outbox
+		}
+		if leg.plan == nil {
+			continue
+		}
+		if all == nil {
+			all = make([]use, n)
+		}
+		all[i] = use{legOf: leg, row: leg.row(ref.ID)}
+	}
+	return all, all != nil
+}
+
+// acquire locks s.mu once each row of a leg has an entry. An entry that it creates has what the
+// row's record says, and no leg if there is none: every leg has ended then.
+func (s *Store) acquire(ctx context.Context, rows []use) error {
 	for {
 		s.mu.Lock()
-		var missing []store.Ref
-		for _, row := range rows {
-			if s.rows[row] == nil {
-				s.rows[row] = &entry{busy: true}
-				missing = append(missing, row)
+		var missing []*use
+		for i := range rows {
+			u := &rows[i]
+			if u.plan == nil {
+				continue
+			}
+			if u.at = s.rows[u.row]; u.at == nil {
+				u.at = &entry{busy: true}
+				s.rows[u.row] = u.at
+				missing = append(missing, u)
 			}
 		}
 		if len(missing) == 0 {
@@ -175,24 +209,13 @@ func (s *Store) acquire(ctx context.Context, rows []store.Ref) error {
 		}
 		s.mu.Unlock()
 
-		records, err := s.LegRows(ctx, missing)
-		s.mu.Lock()
-		for i, row := range missing {
-			e := s.rows[row]
-			if e.busy = false; err != nil {
-				continue
+		err := s.restore(ctx, missing)
+		if err != nil {
+			for _, u := range missing {
+				s.tidy(u)
 			}
-			if rec := records[i]; rec != nil {
-				e.restore(s.plans[row.Outbox], rec) // a claim tells whether the row is settled
-			}
-		}
-		s.wake()
-		if err == nil { // an entry that others removed meanwhile is read again
-			if s.all(rows) {
-				return nil
-			}
-		} else {
-			s.tidy(missing)
+		} else if s.all(rows) { // an entry that others removed meanwhile is read again
+			return nil
 		}
 		s.mu.Unlock()
 		if err != nil {
@@ -201,9 +224,28 @@ func (s *Store) acquire(ctx context.Context, rows []store.Ref) error {
 	}
 }
 
-func (s *Store) all(rows []store.Ref) bool {
-	for _, row := range rows {
-		if s.rows[row] == nil {
+// restore reads the records of rows whose entries are new, and locks s.mu.
+func (s *Store) restore(ctx context.Context, rows []*use) error {
+	refs := make([]store.Ref, len(rows))
+	for i, u := range rows {
+		refs[i] = u.row
+	}
+	records, err := s.LegRows(ctx, refs)
+	s.mu.Lock()
+	for i, u := range rows {
+		u.at.busy = false
+		if err == nil && records[i] != nil {
+			u.at.restore(u.plan, records[i]) // a claim tells whether the row is settled
+		}
+	}
+	s.wake()
+	return err
+}
+
+// all reports whether the entries of all rows are those that were found. The lock is held.
+func (s *Store) all(rows []use) bool {
+	for i := range rows {
+		if u := &rows[i]; u.plan != nil && s.rows[u.row] != u.at {
 			return false
 		}
 	}
@@ -211,18 +253,18 @@ func (s *Store) all(rows []store.Ref) bool {
 }
 
 // release ends the use of entries, and unlocks s.mu.
-func (s *Store) release(rows []store.Ref) {
-	s.tidy(rows)
+func (s *Store) release(rows []use) {
+	for i := range rows {
+		s.tidy(&rows[i])
+	}
 	s.wake()
 	s.mu.Unlock()
 }
 
-// tidy removes entries that nobody needs. The lock is held.
-func (s *Store) tidy(rows []store.Ref) {
-	for _, row := range rows {
-		if e := s.rows[row]; e != nil && !e.busy && e.idle() {
-			delete(s.rows, row)
-		}
+// tidy removes an entry that nobody needs. The lock is held.
+func (s *Store) tidy(u *use) {
+	if u.at != nil && !u.at.busy && u.at.idle() && s.rows[u.row] == u.at {
+		delete(s.rows, u.row)
 	}
 }
 
@@ -233,9 +275,11 @@ func (s *Store) wake() {
 }
 
 // wait releases the entries and waits until a busy row is free.
-func (s *Store) wait(ctx context.Context, rows []store.Ref) error {
+func (s *Store) wait(ctx context.Context, rows []use) error {
 	changed := s.changed
-	s.tidy(rows)
+	for i := range rows {
+		s.tidy(&rows[i])
+	}
 	s.mu.Unlock()
 	select {
 	case <-ctx.Done():
@@ -243,17 +287,6 @@ func (s *Store) wait(ctx context.Context, rows []store.Ref) error {
 	case <-changed:
 		return nil
 	}
-}
-
-// refs returns the rows of legs among n named rows, and whether there is any.
-func (s *Store) refs(n int, name func(i int) store.Ref) (rows []store.Ref) {
-	for i := range n {
-		ref := name(i)
-		if leg, is := s.legs[ref.Outbox]; is {
-			rows = append(rows, leg.row(ref.ID))
-		}
-	}
-	return rows
 }
 
 // AwaitTable implements store.TableAwaiter.

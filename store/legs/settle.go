@@ -10,18 +10,21 @@ import (
 // Settle implements store.Settler. The end of a leg is written into the row if it decides the row's
 // status, into the records if the row has one, and nowhere otherwise.
 func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
-	refs := s.refs(len(outcomes), func(i int) store.Ref { return outcomes[i].Ref })
-	if len(refs) == 0 {
+	uses, some := s.uses(len(outcomes), func(i int) *store.Ref { return &outcomes[i].Ref })
+	if !some {
 		return s.Store.Settle(ctx, epoch, outcomes)
 	}
-	if err := s.acquire(ctx, refs); err != nil {
+	if err := s.acquire(ctx, uses); err != nil {
 		return nil, err
 	}
-	c := settling{Store: s, epoch: epoch, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes)), refs: refs, held: map[store.Ref]bool{}}
+	c := settling{
+		Store: s, epoch: epoch, outcomes: outcomes, uses: uses, results: make([]store.SettleResult, len(outcomes)),
+		rows: make([]store.Outcome, 0, len(outcomes)), rowAt: make([]int, 0, len(outcomes)),
+	}
 	for i := range outcomes {
 		c.decide(i)
 	}
-	s.release(refs)
+	s.release(uses)
 	err := c.write(ctx)
 	c.finish()
 	if err != nil {
@@ -36,8 +39,7 @@ type settling struct {
 	epoch    store.Epoch
 	outcomes []store.Outcome
 	results  []store.SettleResult
-	refs     []store.Ref
-	held     map[store.Ref]bool // rows that are busy with this call
+	uses     []use
 
 	ends []store.LegEnd  // changes of records alone
 	rows []store.Outcome // outcomes of rows
@@ -47,44 +49,41 @@ type settling struct {
 
 // decide finds out what an outcome requires. The lock is held.
 func (c *settling) decide(i int) {
-	o := &c.outcomes[i]
-	leg, is := c.legs[o.Outbox]
-	if !is {
+	o, u := &c.outcomes[i], &c.uses[i]
+	if u.plan == nil {
 		c.rows, c.rowAt = append(c.rows, *o), append(c.rowAt, i)
 		return
 	}
-	row := leg.row(o.ID)
-	e := c.Store.rows[row]
+	e := u.at
 	if e.busy {
 		c.results[i] = store.TooEarly
 		return
 	}
-	switch what, after := e.next(leg.plan, leg.index, o); what {
+	switch what, after := e.next(u.plan, u.index, o); what {
 	case ended:
-		c.results[i] = e.resultOf(leg.index, o.Status)
-		c.dropCopy(i, leg, e)
+		c.results[i] = e.resultOf(u.index, o.Status)
+		c.dropCopy(i)
 	case keep:
 		e.join = after
 		c.results[i] = store.Written
 	case giveUp:
-		c.hold(row, e)
-		c.rows, c.rowAt = append(c.rows, store.Outcome{Ref: row, Txn: o.Txn, Status: store.Pending, At: o.At}), append(c.rowAt, i)
+		u.hold()
+		c.rows, c.rowAt = append(c.rows, store.Outcome{Ref: u.row, Txn: o.Txn, Status: store.Pending, At: o.At}), append(c.rowAt, i)
 	case record:
-		c.hold(row, e)
-		end := store.LegEnd{Outcome: *o, Of: row, Record: after.record(leg.plan, row)}
+		u.hold()
+		end := store.LegEnd{Outcome: *o, Of: u.row, Record: after.record(u.plan, u.row)}
 		c.ends, c.endAt = append(c.ends, end), append(c.endAt, i)
 	case settle:
-		c.hold(row, e)
-		c.rows, c.rowAt = append(c.rows, e.rowOutcome(leg, o, &after)), append(c.rowAt, i)
+		u.hold()
+		c.rows, c.rowAt = append(c.rows, e.rowOutcome(u.legOf, o, &after)), append(c.rowAt, i)
 	}
 }
 
 // dropCopy deletes the copy of a row whose leg had ended before.
-func (c *settling) dropCopy(i int, leg legOf, e *entry) {
-	if o := &c.outcomes[i]; o.DeletesSpilled() {
-		row := leg.row(o.ID)
-		c.hold(row, e)
-		end := store.LegEnd{Outcome: store.Outcome{Ref: o.Ref, Status: store.Completed, SpilledSeq: o.SpilledSeq}, Of: row, Record: e.record(leg.plan, row)}
+func (c *settling) dropCopy(i int) {
+	if o, u := &c.outcomes[i], &c.uses[i]; o.DeletesSpilled() {
+		u.hold()
+		end := store.LegEnd{Outcome: store.Outcome{Ref: o.Ref, Status: store.Completed, SpilledSeq: o.SpilledSeq}, Of: u.row, Record: u.at.record(u.plan, u.row)}
 		c.ends, c.endAt = append(c.ends, end), append(c.endAt, i)
 	}
 }
@@ -123,7 +122,7 @@ func (c *settling) write(ctx context.Context) error {
 		for k, i := range c.endAt {
 			c.recorded(i, &c.ends[k])
 		}
-		c.release(c.refs)
+		c.release(c.uses)
 	}
 	if len(c.rows) == 0 {
 		return nil
@@ -135,31 +134,30 @@ func (c *settling) write(ctx context.Context) error {
 	c.mu.Lock()
 	for k, i := range c.rowAt {
 		c.results[i] = results[k]
-		if leg, is := c.legs[c.outcomes[i].Outbox]; is {
-			c.results[i] = c.written(i, leg, &c.rows[k], results[k])
+		if c.uses[i].plan != nil {
+			c.results[i] = c.written(i, &c.rows[k], results[k])
 		}
 	}
-	c.release(c.refs)
+	c.release(c.uses)
 	return nil
 }
 
 // recorded takes over the end of a leg that changed records alone. The lock is held.
 func (c *settling) recorded(i int, end *store.LegEnd) {
-	o := &c.outcomes[i]
-	leg := c.legs[o.Outbox]
-	e := c.free(end.Of)
+	o, u := &c.outcomes[i], &c.uses[i]
+	e := u.free()
 	e.recorded = end.Record != nil
 	if c.results[i] == 0 { // otherwise the leg had ended before
-		e.settleLeg(leg.index, o)
+		e.settleLeg(u.index, o)
 		c.results[i] = store.Written
 	}
 }
 
 // written takes over the result of an outcome that changed the row, and returns that of the leg.
 // The lock is held.
-func (c *settling) written(i int, leg legOf, row *store.Outcome, result store.SettleResult) store.SettleResult {
-	o := &c.outcomes[i]
-	e := c.free(row.Ref)
+func (c *settling) written(i int, row *store.Outcome, result store.SettleResult) store.SettleResult {
+	o, u := &c.outcomes[i], &c.uses[i]
+	leg, e := u.legOf, u.free()
 	switch {
 	case result.NeedsRetry():
 		return result
@@ -192,24 +190,28 @@ func (j *join) foundSettled(leg legOf, result store.SettleResult) store.SettleRe
 }
 
 // hold makes a row busy for this call. The lock is held.
-func (c *settling) hold(row store.Ref, e *entry) {
-	e.busy = true
-	c.held[row] = true
-}
+func (u *use) hold() { u.at.busy, u.held = true, true }
 
-// free ends hold.
-func (c *settling) free(row store.Ref) *entry {
-	e := c.Store.rows[row]
-	e.busy = false
-	delete(c.held, row)
-	return e
+// free ends hold. The lock is held.
+func (u *use) free() *entry {
+	u.at.busy, u.held = false, false
+	return u.at
 }
 
 // finish frees the rows that a call which failed has left busy.
 func (c *settling) finish() {
-	c.mu.Lock()
-	for row := range c.held {
-		c.free(row)
+	some := false
+	for i := range c.uses {
+		some = some || c.uses[i].held
 	}
-	c.release(c.refs)
+	if !some {
+		return
+	}
+	c.mu.Lock()
+	for i := range c.uses {
+		if c.uses[i].held {
+			c.uses[i].free()
+		}
+	}
+	c.release(c.uses)
 }

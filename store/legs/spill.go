@@ -24,7 +24,7 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 			return err
 		}
 	}
-	return s.inTurns(ctx, len(todo), func(k int) store.Ref { return items[todo[k]].Ref }, func(ctx context.Context, at []int) error {
+	return s.inTurns(ctx, len(todo), func(k int) *store.Ref { return &items[todo[k]].Ref }, func(ctx context.Context, at []int) error {
 		some, records := make([]store.Item, len(at)), make([]store.LegRow, len(at))
 		s.mu.Lock()
 		for n, k := range at {
@@ -105,7 +105,7 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 			return err
 		}
 	}
-	return s.inTurns(ctx, len(todo), func(k int) store.Ref { return rows[todo[k]].Ref }, func(ctx context.Context, at []int) error {
+	return s.inTurns(ctx, len(todo), func(k int) *store.Ref { return &rows[todo[k]].Ref }, func(ctx context.Context, at []int) error {
 		ends := make([]store.LegEnd, len(at))
 		s.mu.Lock()
 		for n, k := range at {
@@ -135,29 +135,28 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 
 // inTurns calls do for the rows of legs, by index, each once. The rows are busy meanwhile. No two
 // rows of a call of do are one row of an outbox. Their entries exist.
-func (s *Store) inTurns(ctx context.Context, n int, name func(i int) store.Ref, do func(ctx context.Context, at []int) error) error {
+func (s *Store) inTurns(ctx context.Context, n int, name func(i int) *store.Ref, do func(ctx context.Context, at []int) error) error {
 	todo := make([]int, n)
 	for i := range todo {
 		todo[i] = i
 	}
 	for len(todo) > 0 {
-		refs := s.refs(len(todo), func(k int) store.Ref { return name(todo[k]) })
-		if err := s.acquire(ctx, refs); err != nil {
+		rows, _ := s.uses(len(todo), func(k int) *store.Ref { return name(todo[k]) })
+		if err := s.acquire(ctx, rows); err != nil {
 			return err
 		}
 		var at, left []int
-		var held []store.Ref
 		for k, i := range todo {
-			if e := s.rows[refs[k]]; e.busy {
+			if u := &rows[k]; u.at.busy {
 				left = append(left, i)
 			} else {
-				e.busy = true
-				at, held = append(at, i), append(held, refs[k])
+				u.at.busy, u.held = true, true
+				at = append(at, i)
 			}
 		}
 		todo = left
 		if len(at) == 0 {
-			if err := s.wait(ctx, refs); err != nil {
+			if err := s.wait(ctx, rows); err != nil {
 				return err
 			}
 			continue
@@ -165,10 +164,12 @@ func (s *Store) inTurns(ctx context.Context, n int, name func(i int) store.Ref, 
 		s.mu.Unlock()
 		err := do(ctx, at)
 		s.mu.Lock()
-		for _, row := range held {
-			s.rows[row].busy = false
+		for k := range rows {
+			if rows[k].held {
+				rows[k].at.busy = false
+			}
 		}
-		s.release(refs)
+		s.release(rows)
 		if err != nil {
 			return err
 		}
