@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/goleak"
 
+	capture "github.com/sluicebox/sluicebox/capture/postgres"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/layouts"
 	"github.com/sluicebox/sluicebox/store/ledger"
@@ -28,6 +29,52 @@ func TestWriter(t *testing.T) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) { outboxtest.Run(t, &database{url: servers.Database(t, version)}) })
 		t.Run(fmt.Sprintf("pg%d by database-sql", version), func(t *testing.T) {
 			outboxtest.Run(t, &database{url: servers.Database(t, version), sql: true}, "postbox", "catbox", "debezium")
+		})
+	}
+}
+
+// TestRelay relays the rows of a service from a table without a state, from one whose ids the
+// database makes, and from the WAL alone.
+func TestRelay(t *testing.T) {
+	version := servers.Spread(t, servers.Versions())[0]
+	kept, _ := layouts.Named("debezium")
+	numbered, _ := layouts.Named("catbox")
+	members := store.Layout{
+		Name: "members", State: store.StateNone,
+		Columns:    store.Columns{ID: "id", Group: "order", Payload: "body", Kind: "kind"},
+		Attributes: []store.AttributeColumn{{Column: "type", Name: store.AttributeType}, {Column: "more", Spread: true}},
+	}
+	payload, typ := []byte("{ \"a\": 1, \"b\": [\"é\\u0000\"] }"), store.Attribute{Name: store.AttributeType, Value: "OrderPaid"}
+	for _, c := range []struct {
+		name string
+		box  store.Outbox
+		rows []outbox.Row
+	}{
+		{"kept", store.Outbox{Table: "outbox", Layout: *kept.Tables}, []outbox.Row{
+			{Kind: "order", Group: []string{"order", "7"}, Payload: []byte("{\"n\": 1}"), Attributes: store.Attributes{typ}},
+			{Kind: "order", Group: []string{"order", "7"}, Payload: []byte("{\"n\": 2}"), Attributes: store.Attributes{typ}},
+		}},
+		{"numbered", store.Outbox{Table: "outbox_events", Layout: *numbered.Tables}, []outbox.Row{
+			{Kind: "order", Group: []string{"order", "7"}, Payload: payload, Attributes: store.Attributes{typ}},
+			{Kind: "order", Group: []string{"order", "7"}, Payload: []byte(""), Attributes: store.Attributes{typ}},
+		}},
+		{"messages", store.Outbox{MessagePrefix: "shop", Layout: members}, []outbox.Row{
+			{Kind: "order", Group: []string{"7"}, Payload: payload, Attributes: store.Attributes{typ, {Name: "x", Value: "<1>"}}},
+			{Kind: "order", Group: []string{"7"}, Payload: []byte(""), Attributes: store.Attributes{typ}},
+		}},
+		{"whole messages", store.Outbox{MessagePrefix: "shop", Layout: store.Layout{Name: "whole", State: store.StateNone}}, []outbox.Row{{Payload: payload}, {Payload: []byte("x")}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			db := &database{url: servers.Database(t, version)}
+			for _, p := range []layouts.Preset{kept, numbered} {
+				if d, err := p.Define(layouts.Postgres, c.box.Table); err != nil {
+					t.Fatal(err)
+				} else if p.Name == c.box.Layout.Name {
+					db.Create(t, d)
+				}
+			}
+			c.box.Name = "box"
+			outboxtest.RunRelay(t, capture.Database{URL: db.url}, c.box, db.Service, c.rows...)
 		})
 	}
 }
