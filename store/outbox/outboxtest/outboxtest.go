@@ -62,6 +62,9 @@ func Run(t *testing.T, db Database, names ...string) {
 			s.testRepeats(t)
 			s.testConcurrent(t)
 			s.testService(t)
+			if p.Name == "outbox-messages" && db.Kind() != layouts.MongoDB {
+				s.testRefused(t)
+			}
 			if !s.box.Layout.LogOnly() {
 				s.testRelay(t)
 			}
@@ -238,6 +241,31 @@ func (s *suite) testConcurrent(t *testing.T) {
 			t.Errorf("row %d: %d times new, %d times repeated, want 1 and 3", n, fresh, repeated)
 		}
 	}
+}
+
+// testRefused writes rows that the layout or the database refuses among others.
+func (s *suite) testRefused(t *testing.T) {
+	var rows []outbox.Row
+	for n := range 40 {
+		rows = append(rows, s.row(t, 300+n))
+	}
+	for _, i := range []int{3, 4, 39} {
+		rows[i].Kind = "" // NOT NULL
+	}
+	rows[7].Attributes = store.Attributes{{Name: "colour", Value: "red"}}
+	rows[20] = rows[19]
+	all, err := s.w.Write(rigs.Context(t), &s.box, rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "with refused rows", all, "nnnxxnnxnnnnnnnnnnnnrnnnnnnnnnnnnnnnnnnx")
+	for i, part := range map[int]string{3: "type", 7: "attributes.colour: layout outbox-messages has no column for it; name one in columns.attributes"} {
+		if text := fmt.Sprint(all[i].Err); !strings.Contains(text, part) || !errors.As(all[i].Err, new(*outbox.RowError)) {
+			t.Errorf("the error of row %d is %q, want %q", i, text, part)
+		}
+	}
+	rows[3].Kind = "EVENT"
+	want(t, "corrected", s.write(t, rows[3]), "n")
 }
 
 // testService writes in transactions of a service.
