@@ -101,6 +101,14 @@ func (o *Options) newFanOut(join legJoin, records legRecords, polling bool) (*fa
 	return f, nil
 }
 
+// fanOutTo makes the intake give rows to the legs of a session, if any; see fanOut.connect.
+func (f *intake) fanOutTo(fan *fanOut, lanes map[string]*dispatch.Dispatcher, trackers *checkpoint.Trackers, marks map[string]store.LegMark, compare func(a, b store.Position) int) {
+	if f.fan = fan; fan != nil {
+		fan.connect(lanes, trackers, marks, compare)
+		f.setAside(fan.unmatched())
+	}
+}
+
 // connect sets the lanes of the legs and where each leg starts. compare orders positions.
 func (f *fanOut) connect(lanes map[string]*dispatch.Dispatcher, trackers *checkpoint.Trackers, marks map[string]store.LegMark, compare func(a, b store.Position) int) {
 	f.compare = compare

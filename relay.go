@@ -133,16 +133,13 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 
 	trackers := checkpoint.NewTrackers(begin.Watermark, src.Compare)
 	in := newIntake(trackers.Rest(), epoch, routes, freed, r.observer.Captured)
-	if in.fan = st.fan; in.fan != nil {
-		in.fan.connect(routes, trackers, begin.Watermark.Legs, src.Compare)
-		in.setAside(in.fan.unmatched())
-	}
+	in.fanOutTo(st.fan, routes, trackers, begin.Watermark.Legs, src.Compare)
 	if begin.SnapshotReason != "" {
 		if err := in.placeBacklog(ctx, begin.Backlog, begin.Spilled, begin.From); err != nil {
 			return err
 		}
 	}
-	defer r.progress.startSession(r.newSessionStats(&begin, trackers.Rest(), in))()
+	defer r.progress.startSession(r.newSessionStats(&begin, trackers.Rest(), in, src))()
 	r.currentDispatchers.Store(&lanes)
 	r.hasRun = true
 	defer r.currentDispatchers.Store(nil)
@@ -193,8 +190,8 @@ func (r *Relay) restoreSpilled(ctx context.Context, st *sessionStore, routes map
 	})
 	if err == nil && unrouted != "" {
 		err = &store.SetupError{
-			Problem: fmt.Sprintf("outbox %s has spilled rows, and the configuration sends its rows to routes only", unrouted),
-			Remedy:  "configure the earlier sink or route again until its rows are delivered, then change it",
+			Problem: fmt.Sprintf("spilled rows wait for %s, which the configuration does not name", unrouted),
+			Remedy:  "configure its outbox again until they are delivered; " + strayRemedy(store.SplitLegName(unrouted)),
 		}
 	}
 	return err

@@ -29,6 +29,9 @@ type RouteStatus struct {
 	Sink     string
 	Optional bool
 	dispatch.OutboxStats
+	// LogBytes is the log that was read since the saved position of the route, which a restart
+	// reads again for it. nil: the database does not tell, or nothing was saved yet.
+	LogBytes *int64
 }
 
 // Routes lists the routes of a relay, and pauses and resumes them. An outbox without routes has
@@ -48,12 +51,32 @@ func (d Routes) List() ([]RouteStatus, error) {
 	}
 	sinks := d.relay.opt.routes()
 	list := d.relay.opt.routeNames()
+	session := d.relay.progress.current(time.Now())
 	for i := range list {
 		r := &list[i]
 		r.Sink = sinks[r.Leg()]
 		r.OutboxStats = lanes[r.Sink].OutboxStats(r.Leg())
+		r.LogBytes = session.logBytes(r.Leg())
 	}
 	return list, nil
+}
+
+// logBytes returns the log that was read since the saved mark of a leg, or since the checkpoint
+// for an outbox without routes; nil if unknown.
+func (s *sessionStats) logBytes(leg string) *int64 {
+	from := s.saved.Position
+	if mark, has := s.saved.Legs[leg]; has {
+		from = mark.Position
+	}
+	if s.distance == nil || from == "" {
+		return nil
+	}
+	read, _ := s.lastRead()
+	bytes, known := s.distance.Distance(from, read)
+	if !known {
+		return nil
+	}
+	return &bytes
 }
 
 // routeNames returns the configured routes, without their state.

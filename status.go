@@ -236,6 +236,7 @@ type sessionStats struct {
 	sourceDetail  string // the source and the reason for it
 	startPosition store.Position
 	tracker       *checkpoint.Tracker
+	distance      capture.Distance // nil if the source cannot tell
 	paused        func() bool
 	// expectedInterval is the longest time between two signs of life from the source:
 	// heartbeats or poll results. 0 means that silence is normal.
@@ -259,11 +260,12 @@ func (p *progress) startSession(s sessionStats) (end func()) {
 }
 
 // newSessionStats returns the stats of a session that starts.
-func (r *Relay) newSessionStats(begin *checkpoint.StartPoint, tracker *checkpoint.Tracker, in *intake) sessionStats {
+func (r *Relay) newSessionStats(begin *checkpoint.StartPoint, tracker *checkpoint.Tracker, in *intake, src source) sessionStats {
 	s := sessionStats{
 		mode: ModeStream, sourceDetail: r.sourceDetail, startPosition: begin.From, tracker: tracker, paused: in.isPaused,
 		expectedInterval: r.db.MaxSilence(), saved: begin.Watermark,
 	}
+	s.distance, _ = src.(capture.Distance)
 	if r.isPolling.Load() {
 		c := r.opt.pollConfig()
 		s.mode, s.expectedInterval = ModePoll, c.Interval

@@ -2,7 +2,10 @@ package sluicebox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,21 +21,56 @@ func (r *Relay) refuseStrayLegs(ctx context.Context) error {
 		strays, err = r.db.store.StrayLegs(ctx)
 		return err
 	})
-	if err != nil || len(strays) == 0 {
+	if err != nil {
 		return err
+	}
+	if len(strays) == 0 {
+		return r.reportRemovedOutboxes(ctx)
 	}
 	problems, remedies := make([]string, len(strays)), make([]string, len(strays))
 	for i := range strays {
 		s := &strays[i]
 		problems[i] = fmt.Sprintf("%s (%d spilled and %d FAILED rows, %d groups on hold)", s.Leg(), s.Spilled, s.Failed, s.Holds)
-		name := s.Route
-		if name == "" {
-			name = "--unrouted"
-		}
-		remedies[i] = fmt.Sprintf("sluicebox routes rename --outbox %s %s NEW, or sluicebox routes drop --outbox %s %s", s.Outbox, name, s.Outbox, name)
+		remedies[i] = strayRemedy(s.Outbox, s.Route)
 	}
 	return &store.SetupError{
 		Problem: "routes that the configuration does not name have rows or a position: " + strings.Join(problems, ", "),
-		Remedy:  "configure them again, or stop the relay and run: " + strings.Join(remedies, "; "),
+		Remedy:  "configure them again; " + strings.Join(remedies, "; "),
 	}
+}
+
+// reportRemovedOutboxes logs the outboxes whose routes have a saved position and which are not
+// configured: the next checkpoint is saved without them, and a route that comes back starts at it.
+func (r *Relay) reportRemovedOutboxes(ctx context.Context) error {
+	var cp store.Checkpoint
+	err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
+		cp, err = r.db.store.LoadCheckpoint(ctx)
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
+		return err
+	}
+	configured := map[string]bool{}
+	for _, name := range r.opt.routeNames() {
+		configured[name.Outbox] = true
+	}
+	removed := map[string]bool{}
+	for leg := range cp.Legs {
+		if outbox, _ := store.SplitLegName(leg); !configured[outbox] {
+			removed[outbox] = true
+		}
+	}
+	if len(removed) > 0 {
+		r.log.Warn("positions of removed outboxes dropped", "outboxes", slices.Sorted(maps.Keys(removed)))
+	}
+	return nil
+}
+
+// strayRemedy names the commands that move what waits for a leg, or give it up. They need the
+// outbox in the configuration.
+func strayRemedy(outbox, route string) string {
+	if route == "" {
+		route = "--unrouted"
+	}
+	return fmt.Sprintf("or stop the relay and run sluicebox routes rename --outbox %[1]s %[2]s NEW, or sluicebox routes drop --outbox %[1]s %[2]s", outbox, route)
 }

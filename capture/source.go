@@ -93,6 +93,13 @@ type Retention interface {
 	Retained(ctx context.Context) (RetainedLog, error)
 }
 
+// Distance is implemented by a source whose positions count the bytes of its log.
+type Distance interface {
+	// Distance returns the bytes of log from a position to a later one, and 0 if it is not
+	// later. known is false if a position cannot tell.
+	Distance(from, to store.Position) (bytes int64, known bool)
+}
+
 // Source reads the log of one database.
 //
 // Open and Run belong to one goroutine. Acknowledge and Mark may be called from any

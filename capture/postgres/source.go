@@ -104,6 +104,16 @@ func (s *Source) Compare(a, b store.Position) int {
 	return capture.ComparePositions(a, b, parseLSN)
 }
 
+// Distance implements capture.Distance.
+func (s *Source) Distance(from, to store.Position) (bytes int64, known bool) {
+	a, errA := parseLSN(from)
+	b, errB := parseLSN(to)
+	if from == "" || errA != nil || errB != nil {
+		return 0, false
+	}
+	return int64(max(a, b) - a), true
+}
+
 // Close ends the sessions. Call it after all other calls have returned.
 func (s *Source) Close() {
 	s.closeStream()

@@ -32,6 +32,7 @@ type replayStartCommand struct {
 	Since   timeFlag `placeholder:"TIME" help:"Start at this time: 2026-01-31T15:04:05Z, or 2h for two hours ago."`
 	Until   timeFlag `placeholder:"TIME" help:"End before this time. Default: now."`
 	Outbox  []string `sep:"none" placeholder:"NAME" help:"Rows of this outbox. Repeatable, like --kind, --group and --id. Default: all rows."`
+	Route   string   `placeholder:"NAME" help:"Send to this route alone. Needs --outbox; required for an outbox with routes."`
 	Kind    []string `sep:"none" placeholder:"KIND" help:"Rows of this kind."`
 	Group   []string `sep:"none" placeholder:"GROUP" help:"Rows of this message group."`
 	NoGroup bool     `help:"Rows without a group, in addition to rows of --group."`
@@ -53,6 +54,8 @@ func (c *replayStartCommand) Validate() error {
 		return errors.New("--from and --since can't be used together")
 	case !c.Since.IsZero() && !c.Until.IsZero() && !c.Since.Before(c.Until.Time):
 		return errors.New("--since is not before --until: no row matches")
+	case c.Route != "" && len(c.Outbox) == 0:
+		return errors.New("--route needs --outbox")
 	case c.Rate < 0:
 		return fmt.Errorf("--rate is %d, must be at least 1", c.Rate)
 	}
@@ -64,8 +67,12 @@ func (c *replayStartCommand) Validate() error {
 }
 
 func (c *replayStartCommand) spec() *replay.Spec {
+	legs := slices.Clone(c.Outbox)
+	for i := range legs {
+		legs[i] = store.LegName(legs[i], c.Route)
+	}
 	s := &replay.Spec{
-		From: c.From, Since: c.Since.UTC(), Until: c.Until.UTC(), Outboxes: c.Outbox, Groups: c.Group, NoGroup: c.NoGroup,
+		From: c.From, Since: c.Since.UTC(), Until: c.Until.UTC(), Outboxes: legs, Groups: c.Group, NoGroup: c.NoGroup,
 		Kinds: c.Kind, IDs: c.ID, Sink: c.ToSink, Rate: c.Rate, DryRun: c.DryRun,
 	}
 	if c.Source != "auto" {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -145,10 +146,14 @@ func TestReplaySpec(t *testing.T) {
 	if !reflect.DeepEqual(spec, want) {
 		t.Errorf("asks for %+v, want %+v", spec, want)
 	}
+	try(t, replaying(f), nil, "replay", "--from=a", "--detach", "--outbox=a", "--outbox=b", "--route=hooks", "-c", file(t, good))
+	if got := f.started[1].Outboxes; !slices.Equal(got, []string{"a/hooks", "b/hooks"}) {
+		t.Errorf("--route asks for %q", got)
+	}
 	got = try(t, replaying(f), nil, "replay", "--from=a", "--detach", "--json", "-c", file(t, good))
 	var job admin.Replay
-	if err := json.Unmarshal([]byte(got.stdout), &job); err != nil || job.ID != jobID || f.started[1].Read != replay.SourceAny {
-		t.Errorf("%v: %s, %+v", err, got.stdout, f.started[1])
+	if err := json.Unmarshal([]byte(got.stdout), &job); err != nil || job.ID != jobID || f.started[2].Read != replay.SourceAny {
+		t.Errorf("%v: %s, %+v", err, got.stdout, f.started[2])
 	}
 }
 
@@ -279,6 +284,7 @@ func TestReplayUsage(t *testing.T) {
 		"--from Before":                      `invalid checkpoint name "Before"`,
 		"--since 1h --until 2h":              "--since is not before --until",
 		"--since soon":                       `invalid time "soon"`,
+		"--from a --route hooks":             "--route needs --outbox",
 		"--from a --rate=-1":                 "--rate is -1, must be at least 1",
 		"--from a --source=binlog":           `must be one of "auto","log","table"`,
 		"--from a --token-file f":            "--token-file needs --admin",

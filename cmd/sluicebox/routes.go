@@ -12,6 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/checkpoint/replay"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/dispatch/route"
 )
 
 // routeCommands is `sluicebox routes …`.
@@ -58,7 +59,7 @@ func (c *routeListCommand) Run(ctx context.Context, p *program) error {
 			delivered = ageText(*r.DeliveredAt, time.Now()) + " ago"
 		}
 		return []string{
-			quoteCell(r.Outbox), routeCell(r.Route), quoteCell(r.Sink), r.Need, r.State, strconv.Itoa(r.Rows), strconv.Itoa(r.Spilled),
+			quoteCell(r.Outbox), routeCell(r.Route), sinkCell(r.Sink), r.Need, r.State, strconv.Itoa(r.Rows), strconv.Itoa(r.Spilled),
 			failedCell(r), strconv.Itoa(r.BlockedLanes + r.PausedLanes), delivered, ageText(r.Since, time.Now()), oneLine(r.Reason),
 		}
 	})
@@ -70,6 +71,22 @@ func failedCell(r *admin.Route) string {
 		return "-"
 	}
 	return strconv.Itoa(*r.Failed)
+}
+
+// sinkCell returns the name of a sink. Rows that no route matches have none, and the cell says what
+// becomes of them.
+func sinkCell(name string) string {
+	action, unmatched := strings.CutPrefix(name, route.Unmatched+":")
+	if !unmatched {
+		return quoteCell(name)
+	}
+	switch sluicebox.Unmatched(action) {
+	case sluicebox.UnmatchedComplete:
+		return "none (COMPLETED)"
+	case sluicebox.UnmatchedHold:
+		return "none (wait)"
+	}
+	return "none (FAILED)"
 }
 
 // routeCell returns the name of a route, "-" for an outbox without routes.

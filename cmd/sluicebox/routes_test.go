@@ -83,6 +83,17 @@ orders  hooks  41    -      -
 	}
 }
 
+// The sink of rows that no route matches says what becomes of them.
+func TestUnmatchedSinkInWords(t *testing.T) {
+	for name, want := range map[string]string{
+		"unmatched:fail": "none (FAILED)", "unmatched:complete": "none (COMPLETED)", "unmatched:hold": "none (wait)", "kafka": "kafka",
+	} {
+		if got := sinkCell(name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestRouteActions(t *testing.T) {
 	routes := severalRoutes()
 	at := "--admin=" + serveConfig(t, admin.Config{Routes: routes}, ready{})

@@ -215,7 +215,7 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 // statusRoute describes a route in a status.
 func statusRoute(r *admin.Route) []string {
 	return []string{
-		quoteCell(r.Outbox), routeCell(r.Route), quoteCell(r.Sink), r.Need, r.State, strconv.Itoa(r.Lag.Rows), strconv.Itoa(r.Spilled),
+		quoteCell(r.Outbox), routeCell(r.Route), sinkCell(r.Sink), r.Need, r.State, strconv.Itoa(r.Lag.Rows), strconv.Itoa(r.Spilled),
 		failedCell(r), ageText(r.Since, time.Now()), oneLine(r.Reason),
 	}
 }
@@ -351,7 +351,7 @@ func sinkHeader() []string {
 
 func sinkRow(s *admin.SinkStatus) []string {
 	return []string{
-		quoteCell(s.Name), strconv.Itoa(s.Waiting), strconv.Itoa(s.Spilled), strconv.Itoa(s.InFlight), rateText(s.Delivered.TenSeconds),
+		sinkCell(s.Name), strconv.Itoa(s.Waiting), strconv.Itoa(s.Spilled), strconv.Itoa(s.InFlight), rateText(s.Delivered.TenSeconds),
 		rateText(s.Failed.TenSeconds), rateText(s.Retried.TenSeconds),
 	}
 }

@@ -56,9 +56,7 @@ func (l *Ledger) readStrays(ctx context.Context, r Reader, found map[string]*sto
 		}
 		return found[name]
 	}
-	routed := map[string]bool{}
 	for _, of := range l.legs {
-		routed[of.outbox] = true
 		stray(of.outbox)
 	}
 	cp, err := get[checkpoint](ctx, r.Get, RelayKind, checkpointKey)
@@ -82,7 +80,7 @@ func (l *Ledger) readStrays(ctx context.Context, r Reader, found map[string]*sto
 		}
 		return nil
 	})
-	for outbox := range routed {
+	for _, outbox := range l.outboxes.Names() { // an outbox may have lost its last route
 		if err != nil {
 			break
 		}

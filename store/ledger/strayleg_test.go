@@ -250,3 +250,38 @@ func TestRenameOfUnroutedOutbox(t *testing.T) {
 		t.Errorf("got strays %+v", got)
 	}
 }
+
+// A mark alone makes a leg stray, because rows of the log may wait for it: also if its outbox has
+// no route any more.
+func TestMarkAloneIsStray(t *testing.T) {
+	for name, routes := range map[string][]string{"another route": {"bus"}, "no route": nil} {
+		t.Run(name, func(t *testing.T) {
+			r := &legRig{}
+			r.open(t, "bus", "hooks")
+			cp := store.Checkpoint{Position: "9", Seq: 9, Legs: map[string]store.LegMark{"orders/hooks": {Position: "9", Seq: 9}}}
+			if err := r.SaveCheckpoint(t.Context(), r.epoch, cp); err != nil {
+				t.Fatal(err)
+			}
+			r.open(t, routes...)
+			want := store.StrayLeg{Outbox: "orders", Route: "hooks", Marked: true}
+			if got := r.strays(t); !slices.Equal(got, []store.StrayLeg{want}) {
+				t.Errorf("got strays %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+// Polling saves no marks: the records of rows name the legs, also of an outbox that has no route
+// any more.
+func TestRowsOfAnOutboxWithoutRoutesAreStray(t *testing.T) {
+	r := &legRig{}
+	r.open(t, "hooks")
+	row := store.LegRow{Ref: store.Ref{Outbox: "orders", ID: "1"}, Matched: []string{"hooks"}, Spilled: []string{"hooks"}}
+	if err := r.SpillLegs(t.Context(), r.epoch, []store.Item{legItem("orders/hooks", "1", 1)}, []store.LegRow{row}); err != nil {
+		t.Fatal(err)
+	}
+	r.open(t)
+	if got := r.strays(t); len(got) != 1 || got[0].Leg() != "orders/hooks" || got[0].Spilled != 1 {
+		t.Errorf("got strays %+v, want orders/hooks", got)
+	}
+}

@@ -62,7 +62,7 @@ type RouteLag struct {
 	Rows int `json:"rows"` // in memory or spilled
 	// Seconds is the age of the oldest row in memory, null if there is none.
 	Seconds *float64 `json:"seconds"`
-	// LogBytes is the log that the database retains for the route, null if unknown.
+	// LogBytes is the log that was read since the saved position of the route, null if unknown.
 	LogBytes *int64 `json:"log_bytes"`
 }
 
@@ -77,7 +77,7 @@ func RouteOf(r *sluicebox.RouteStatus, now time.Time) Route {
 	shown := Route{
 		RouteName: r.RouteName, Sink: r.Sink, Need: NeedRequired, State: "active",
 		Rows: r.Rows, Spilled: r.Spilled, BlockedLanes: r.Blocked, PausedLanes: r.Paused, BreakerOpen: r.BreakerOpen,
-		Lag: RouteLag{Rows: r.Waiting, Seconds: r.LagSeconds(now)},
+		Lag: RouteLag{Rows: r.Waiting, Seconds: r.LagSeconds(now), LogBytes: r.LogBytes},
 	}
 	if r.Optional {
 		shown.Need = NeedOptional

@@ -77,6 +77,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	reg.MustRegister(newRouteMetrics(relay.Routes().List))
 	p := &program{
 		cfg: o.Config, log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics,
 		relay: relay, lanes: relay.Lanes(), routes: relay.Routes(), deadLetters: observedLetters{relay.DeadLetters(), metrics},
