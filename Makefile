@@ -25,6 +25,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 FUZZTIME ?= 10s
 N        ?= 20
 DB       ?=
+# make lint vets every package, so go test does not.
+GOTEST   = go test -vet=off -trimpath -timeout 20m
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
@@ -57,13 +59,13 @@ test: have-go have-cc ## run all tests beside real servers, the packages' own wi
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) $(MAKE) --no-print-directory -k -j$(AT_ONCE) $(SUITES)
 
 $(filter plain/%,$(SUITES)): plain/%:
-	go test -timeout 20m ./$*
+	CGO_ENABLED=0 $(GOTEST) ./$*
 
 $(filter-out race/others,$(filter race/%,$(SUITES))): race/%:
-	go test -race -timeout 20m ./$*
+	$(GOTEST) -race ./$*
 
 race/others:
-	go test -race -p 1 -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(OWN))")
+	$(GOTEST) -race -p 2 $$(go list ./... | grep -vxF "$$(go list $(OWN))")
 
 short: have-go ## run the tests that need no server
 	go test -short ./...

@@ -157,6 +157,19 @@ func TestRoomAsidePausesSource(t *testing.T) {
 	})
 }
 
+// Sinks that catch up together, as those of an outbox's routes do, spill nothing, although each is slow
+// and the buffer of one has room now and then.
+func TestSlowSinksTogetherSpillNothing(t *testing.T) {
+	runTwoSinks(t, smallBuffer(50), func(s *twoSinkIntake) {
+		s.a.set(func() { s.a.latency = 5 * time.Second })
+		s.b.set(func() { s.b.latency = 4 * time.Second })
+		s.send(1, 200, "a", "b")
+		advance(time.Hour)
+		s.a.set(func() { expectEqual(t, "rows sent, rows spilled", []int{len(s.a.sent), s.a.rowsSpilled}, "[200 0]") })
+		s.b.set(func() { expectEqual(t, "rows sent, rows spilled", []int{len(s.b.sent), s.b.rowsSpilled}, "[200 0]") })
+	})
+}
+
 // A slow sink that catches up spills nothing.
 func TestCatchUpSpillsNothing(t *testing.T) {
 	runTwoSinks(t, smallBuffer(50), func(s *twoSinkIntake) {

@@ -53,14 +53,16 @@ func (f *intake) setAside(lanes []*dispatch.Dispatcher) {
 // hasRoom reports whether the intake may read more: some buffer has room, and none exceeds
 // maxBufferFactor.
 //
-// A full buffer spills lanes that do not move. If another sink has room, or the log is at
-// its limit, it spills moving lanes too. So a slow or dead sink takes no room from the
-// others, and a sink that is catching up spills nothing.
+// A full buffer spills lanes that do not move. If the buffer of another sink is almost empty, or the log
+// is at its limit, it spills moving lanes too. So a slow or dead sink takes no room from the others, and
+// sinks that are catching up, about as fast as each other, spill nothing.
 func (f *intake) hasRoom() bool {
-	some, over, now := false, false, time.Now()
+	some, starved, over, now := false, false, false, time.Now()
 	for _, t := range f.buffers {
 		n := t.measure(now)
-		some = some || n > 0 && !t.aside
+		if !t.aside {
+			some, starved = some || n > 0, starved || n > t.rows*7/8
+		}
 		least := -(maxBufferFactor - 1) * t.rows
 		over = over || n <= least && n+t.InFlightRows() <= least
 	}
@@ -68,7 +70,7 @@ func (f *intake) hasRoom() bool {
 	pressed := f.spillEnabled && f.logPressure.Load()
 	for _, t := range f.buffers {
 		if f.spillEnabled && t.full {
-			t.SpillExcess(pressed || some && t.slow)
+			t.SpillExcess(pressed || starved && t.slow)
 		}
 	}
 

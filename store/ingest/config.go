@@ -69,7 +69,7 @@ func HashToken(token string) *[sha256.Size]byte {
 // DefaultConfig returns the defaults. Listen, TLS, Clients and Outboxes remain to be set.
 func DefaultConfig() Config {
 	return Config{
-		MaxPayload: 10 << 20, MaxLag: 10 * time.Minute, MaxMemory: 256 << 20, MaxConnections: 1000, ReadTimeout: 30 * time.Second,
+		MaxPayload: 10 << 20, MaxLag: 10 * time.Minute, MaxMemory: 128 << 20, MaxConnections: 1000, ReadTimeout: 30 * time.Second,
 	}
 }
 

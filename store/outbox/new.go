@@ -101,8 +101,8 @@ func (o *Outbox) makesID() bool {
 // wholeContent reports whether the payload is the whole content of a message.
 func (o *Outbox) wholeContent() bool { return o.layout.Columns.Payload == store.MessageContent }
 
-// crockford is the base 32 whose digits ascend.
-var crockford = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ").WithPadding(base32.NoPadding)
+// crockford are the digits of a base 32 in which texts ascend as their numbers do.
+const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 // newID returns an id that ascends with time, also among the ids that this process makes at once.
 func (o *Outbox) newID() (string, error) {
@@ -117,7 +117,7 @@ func (o *Outbox) newID() (string, error) {
 	}
 	if o.layout.NewID == store.IDBase32 {
 		// Behind 32 zero bits the number ends with a digit. A ULID leaves out the first six.
-		return crockford.EncodeToString(append(make([]byte, 4), id[:]...))[6:], nil
+		return base32.NewEncoding(crockford).EncodeToString(append(make([]byte, 4), id[:]...))[6:], nil
 	}
 	return id.String(), nil
 }

@@ -27,7 +27,8 @@ type Row struct {
 }
 
 // Writer writes rows in transactions of its own, for a program that receives rows from others.
-// A service that owns the data writes in its own transaction instead; see New.
+// A service that owns the data writes in its own transaction instead; see New. The table needs a
+// unique index on the id alone, so a partitioned one whose key is not the id has no writer.
 type Writer interface {
 	// Write writes rows durably, and returns a result for each, by position. It writes them
 	// in their order. It may be called concurrently.

@@ -83,9 +83,10 @@ func Run(ctx context.Context, o Options) error {
 		relay: relay, lanes: relay.Lanes(), routes: relay.Routes(), deadLetters: observedLetters{relay.DeadLetters(), metrics},
 	}
 
+	ingest, _ := o.Config.Ingest()
 	memory, stop := context.WithCancel(ctx)
 	defer stop()
-	go releaseMemory(memory, setMemoryLimit(o.Config.TotalBufferBytes()))
+	go releaseMemory(memory, setMemoryLimit(o.Config.TotalBufferBytes(), ingest.MaxMemory))
 	stopAdmin, err := p.serveAdmin(ctx, reg, relay.Requests)
 	if err != nil {
 		return err

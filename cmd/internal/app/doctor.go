@@ -60,6 +60,7 @@ func Doctor(ctx context.Context, cfg *config.Config, version string) []Finding {
 	d.checkDatabase(ctx)
 	d.checkSinks(ctx)
 	d.checkAdminAddress(ctx)
+	d.checkIngest(ctx)
 	return d.findings
 }
 

@@ -27,12 +27,12 @@ const (
 )
 
 // setMemoryLimit sets the soft memory limit and returns it. It returns 0 and changes
-// nothing if GOMEMLIMIT is set.
-func setMemoryLimit(buffers int64) int64 {
+// nothing if GOMEMLIMIT is set. ingest is what requests to ingest may take.
+func setMemoryLimit(buffers, ingest int64) int64 {
 	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
 		return 0
 	}
-	limit := max(minMemoryLimit, limitPerBufferByte*buffers)
+	limit := max(minMemoryLimit, limitPerBufferByte*buffers) + ingest
 	debug.SetMemoryLimit(limit)
 	return limit
 }

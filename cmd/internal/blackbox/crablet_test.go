@@ -3,8 +3,10 @@ package blackbox
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -153,10 +155,52 @@ func TestCrabletPublishers(t *testing.T) {
 				if got, want := arrivals(hooks.Receiver), arrivals(kafka.Receiver); !slices.Equal(got, want) {
 					s.t.Error("the publishers of a topic got its events in different orders")
 				}
+				s.pausePublisher(r, kafka.Receiver, hooks.Receiver)
 				expectStop(s.t, r)
 			})
 		})
 	}
+}
+
+// pausePublisher pauses and resumes publisher kafka by the requests that Crablet's tools send. Meanwhile
+// it gets nothing, and hooks gets the events of their topic.
+func (s *scene) pausePublisher(r *relay, kafka, hooks *sinktest.Receiver) {
+	s.t.Helper()
+	ask := func(method, path string, answer any) {
+		s.t.Helper()
+		status, body := r.ask(method, "/api/outbox/publishers/"+path, "")
+		if err := json.Unmarshal([]byte(body), answer); status != http.StatusOK || err != nil {
+			s.t.Fatalf("%s %s: %d %s %v", method, path, status, body, err)
+		}
+	}
+	var done struct{}
+	expect := func(want string) {
+		s.t.Helper()
+		var publisher struct{ PublisherName, Status string }
+		if ask(http.MethodGet, "kafka", &publisher); publisher.PublisherName != "kafka" || publisher.Status != want {
+			s.t.Errorf("publisher kafka is %+v, want %s", publisher, want)
+		}
+	}
+	expect("ACTIVE")
+	ask(http.MethodPost, "kafka/pause", &done)
+	expect("PAUSED")
+	before := kafka.Counts().Distinct
+	s.crabletWriters(5)()
+	wallets := s.positionsOf("wallet_id=%")
+	expectEvents(s.t, "publisher hooks", hooks, wallets)
+	within(s.t, testTimeout, func() string {
+		lag := map[string]int{}
+		if ask(http.MethodGet, "lag", &lag); lag["kafka"] != len(wallets)-before || lag["hooks"] != 0 {
+			return fmt.Sprintf("the lag is %v, want %d events of kafka", lag, len(wallets)-before)
+		}
+		return ""
+	})
+	if got := kafka.Counts().Distinct; got != before {
+		s.t.Errorf("the paused publisher got %d events", got-before)
+	}
+	ask(http.MethodPost, "kafka/resume", &done)
+	expect("ACTIVE")
+	expectEvents(s.t, "publisher kafka", kafka, wallets)
 }
 
 // arrivals returns the ids of accepted rows, in the order of their arrival.

@@ -76,6 +76,8 @@ func testInbox(t *testing.T, database string, receive receiver) {
 
 	to, killed, applied := sinktest.NewReceiver(t), make(chan struct{}), make(chan struct{}, groups)
 	var repeated atomic.Int64
+	var alive atomic.Bool
+	alive.Store(true)
 	to.Script(func(r *sinktest.Request) sinktest.Answer {
 		var row struct{ N int }
 		first, err := receive(database, r.Header.Get("Sluicebox-Kind"), r.Items[0].ID)
@@ -88,7 +90,7 @@ func testInbox(t *testing.T, database string, receive receiver) {
 			return sinktest.Answer{Status: http.StatusServiceUnavailable}
 		case !first:
 			repeated.Add(1)
-		case row.N == held:
+		case row.N == held && alive.Load():
 			applied <- struct{}{}
 			return sinktest.Answer{Disconnect: true, Release: killed}
 		}
@@ -109,6 +111,7 @@ func testInbox(t *testing.T, database string, receive receiver) {
 		}
 	}
 	r.kill()
+	alive.Store(false)
 	close(killed)
 	r = start(t, config)
 	arrive(t, to, rows)

@@ -3,6 +3,7 @@ package blackbox
 import (
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -292,4 +293,148 @@ func (s *ingestScene) check(load *ingestLoad, total int) {
 		last[group] = max(n, last[group])
 	}
 	s.t.Logf("%d rows, %d repeats answered with 200, %d deliveries again; p50 %s, p99 %s", total, load.repeats, again, load.percentile(0.5), load.percentile(0.99))
+}
+
+// zeros is a body of n blanks.
+func zeros(n int64) io.Reader { return io.LimitReader(blanks{}, n) }
+
+type blanks struct{}
+
+func (blanks) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+// Bodies that are broken, too large, slow or another tenant's are refused with the answer of
+// deploy/ingest.md, in little memory, and the rows of others go on. A large payload is delivered.
+func TestIngestRefuses(t *testing.T) {
+	t.Parallel()
+	aVersion(t, func(t *testing.T, version int) {
+		s := newIngestScene(t, version, "  read-timeout: 2s\n  max-payload: 1MiB")
+		r := s.run()
+		_, good := postboxMessage(1, 1)
+		change := func(from, to string) string { return strings.Replace(string(good), from, to, 1) }
+		bomb := gzipped(t, zeros(100<<20))
+		client := &http.Client{Transport: &http.Transport{}}
+		defer client.CloseIdleConnections()
+		for name, tt := range map[string]struct {
+			path, token, body string
+			header            []string
+			status            int
+			want              string
+		}{
+			"a wrong token":     {token: "shop-tokem", status: 401},
+			"another outbox":    {path: "/api/v1/ingest/other", status: 403, want: "may not write outbox other"},
+			"another tenant":    {body: change("1001", "1002"), status: 403, want: "may not write this tenant"},
+			"no outbox":         {path: "/api/v1/ingest/nowhere", status: 404},
+			"an unknown field":  {body: change(`"type"`, `"typ"`), status: 400, want: `unknown field \"typ\"; did you mean type?`},
+			"NUL":               {body: change(`größer`, `\\u0000`), status: 201}, // escaped twice: the payload has an escape
+			"a real NUL":        {body: change(`größer`, `\u0000`), status: 400, want: "payload: has U+0000"},
+			"broken UTF-8":      {body: change(`größer`, "\xc3"), status: 400, want: "not UTF-8 at byte"},
+			"a text too long":   {body: change(`"p1"`, `"`+strings.Repeat("p", 256)+`"`), status: 422, want: "too long"},
+			"a header's column": {body: change(`"event_type"`, `"tenant_id"`), status: 422, want: "tenant_id"},
+			"a bomb":            {body: bomb, header: []string{"Content-Encoding", "gzip"}, status: 413, want: "compressed more than 200 to 1"},
+		} {
+			if tt.body == "" {
+				tt.body = string(good)
+			}
+			tt.body = strings.Replace(tt.body, "evt-1-1", "refused-"+strings.ReplaceAll(name, " ", "-"), 1)
+			p, err := post(client, r.url+cmp.Or(tt.path, postboxPath), cmp.Or(tt.token, "shop-token"), strings.NewReader(tt.body), tt.header...)
+			if err != nil || p.status != tt.status || !strings.Contains(string(p.body), tt.want) {
+				t.Errorf("%s: answer %+v %v, want %d with %s", name, p, err, tt.status, tt.want)
+			}
+		}
+		s.expectDoctor(r)
+		before := r.peak()
+		s.attack(r, client, bomb)
+		if grown := r.peak() - before; grown > 64<<20 {
+			t.Errorf("attacks took %d MiB", grown>>20)
+		}
+		r.expectSmall()
+		if _, err := s.conn.exec("SELECT 1"); err != nil {
+			t.Fatal(err)
+		}
+		arrive(t, s.to, 9) // NUL, and those of attack
+		rows := count(t, s.conn, "SELECT count(*) FROM postbox_messages")
+		if rows != 9 || r.metric(`sluicebox_ingest_requests_total{status="201"}`) != 9 || r.metric(`sluicebox_ingest_requests_total{status="413"}`) < 5 {
+			t.Errorf("%d rows, want 9; %v answered", rows, r.metric(`sluicebox_ingest_requests_total{status="201"}`))
+		}
+		expectStop(t, r.relay)
+	})
+}
+
+// expectDoctor expects that doctor names the grant and the column that writes need.
+func (s *ingestScene) expectDoctor(r *ingestRelay) {
+	s.t.Helper()
+	if _, err := s.conn.exec(`CREATE ROLE reader LOGIN; GRANT SELECT, UPDATE ON postbox_messages TO reader;
+		ALTER TABLE other_messages ADD shard int NOT NULL`); err != nil {
+		s.t.Fatal(err)
+	}
+	env := []string{"SLUICEBOX_SOURCE_URL=" + strings.Replace(s.server.URL, "postgres@", "reader@", 1)}
+	out, _, _ := command(s.t, env, "doctor", "-c", r.file())
+	for _, want := range []string{`GRANT INSERT ON "postbox_messages" TO "reader";`, `ALTER TABLE "other_messages" ALTER COLUMN "shard" SET DEFAULT`, "a relay already runs on this machine"} {
+		if !strings.Contains(out, want) {
+			s.t.Errorf("doctor does not say %q:\n%s", want, out)
+		}
+	}
+}
+
+// attack sends bodies of 100 MB, bombs and bodies that do not end, and good messages beside them.
+func (s *ingestScene) attack(r *ingestRelay, client *http.Client, bomb string) {
+	s.t.Helper()
+	var all errgroup.Group
+	for i := range 4 {
+		all.Go(func() error {
+			p, err := post(client, r.url+postboxPath, "shop-token", zeros(100<<20))
+			if err == nil && p.status != 413 { // a connection that is closed while the body is sent is fine
+				return fmt.Errorf("a body of 100 MB: answer %d %s", p.status, p.body)
+			}
+			return nil
+		})
+		all.Go(func() error {
+			p, err := post(client, r.url+postboxPath, "shop-token", strings.NewReader(bomb), "Content-Encoding", "gzip")
+			if err != nil || p.status != 413 {
+				return fmt.Errorf("a bomb: answer %+v %w", p, err)
+			}
+			return nil
+		})
+		all.Go(func() error {
+			slow, end := io.Pipe()
+			defer func() { _ = end.Close() }()
+			p, err := post(client, r.url+postboxPath, "shop-token", slow)
+			if err != nil || p.status != 408 {
+				return fmt.Errorf("a body without an end: answer %+v %w", p, err)
+			}
+			return nil
+		})
+		for n := range 2 {
+			all.Go(func() error {
+				_, body := postboxMessage(10+i, 1+n)
+				p, err := post(client, r.url+postboxPath, "shop-token", bytes.NewReader(body))
+				if err != nil || p.status != 201 {
+					return fmt.Errorf("a good message: answer %+v %w", p, err)
+				}
+				return nil
+			})
+		}
+	}
+	if err := all.Wait(); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// gzipped returns a compressed text.
+func gzipped(t *testing.T, text io.Reader) string {
+	t.Helper()
+	var short bytes.Buffer
+	w := gzip.NewWriter(&short)
+	if _, err := io.Copy(w, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return short.String()
 }

@@ -126,7 +126,7 @@ func zeebeCase() *layoutCase {
 			VALUES ($1, 'Message_OrderPaid', $2, $3, now(), now() - interval '1 day', 0, 'PENDING')`,
 		args:      func(r *layoutRow) []any { return []any{r.ID, r.group(), r.payload()} },
 		delivered: "status = 'SENT' AND retry_count = 0 AND updated_at > now() - interval '1 hour'",
-		failed:    "message_id = $1 AND status = 'PENDING'",
+		failed:    "message_id = $1 AND status = 'PENDING' AND retry_count = 1",
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// binary is the program under test, built once like the tests: with the race detector if they
-// have it.
+// binary is the program under test, built once: with the race detector if the tests have it, else
+// as users have it, so that its packages are compiled once for it and for the image.
 //
 //nolint:gochecknoglobals // TestMain sets it for all tests
 var binary string
@@ -30,7 +30,10 @@ func testMain(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "sluicebox")
-	build := exec.Command("go", "build", fmt.Sprintf("-race=%t", raced.Enabled), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
+	build := exec.Command("go", "build", "-trimpath", fmt.Sprintf("-race=%t", raced.Enabled), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
+	if !raced.Enabled {
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	}
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "build the program:", err)

@@ -99,7 +99,7 @@ func (s *Sink) oauth() webhook.OAuth {
 
 // flowCatalystConfig converts the keys into the sink's configuration.
 func (s *Sink) flowCatalystConfig() flowcatalyst.Config {
-	return flowcatalyst.Config{Wire: s.Wire, BaseURL: s.APIBaseURL.Reveal(), OAuth: s.oauth(), HTTP: s.http()}
+	return flowcatalyst.Config{Wire: s.Wire, BaseURL: s.APIBaseURL.Reveal(), Compression: s.Compression, OAuth: s.oauth(), HTTP: s.http()}
 }
 
 // flowCatalyst returns the destination of a FlowCatalyst sink.

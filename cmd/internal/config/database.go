@@ -40,6 +40,8 @@ type databaseType struct {
 	open func(s *Source) sluicebox.Database
 	// writer returns a writer for the rows of ingest, without a connection.
 	writer func(url, application string) (outbox.Writer, error)
+	// diagnoseWriter checks what the writer needs; nil if the first write has to show it.
+	diagnoseWriter func(ctx context.Context, url, application string, outboxes []*store.Outbox) ([]store.Finding, error)
 	// describe describes a table; see store/postgres.Describe.
 	describe func(ctx context.Context, url, application string, o *store.Outbox, wanted func(*store.TableInfo) []string) (*store.TableInfo, error)
 }
@@ -48,7 +50,7 @@ type databaseType struct {
 func databaseTypes() []databaseType {
 	return []databaseType{
 		{
-			schemes: []string{"postgres", "postgresql"}, checkURL: checkURL, describe: storepg.Describe, writer: writepg.NewWriter,
+			schemes: []string{"postgres", "postgresql"}, checkURL: checkURL, describe: storepg.Describe, writer: writepg.NewWriter, diagnoseWriter: writepg.Diagnose,
 			open: func(s *Source) sluicebox.Database {
 				return postgres.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal(), Heartbeat: s.HeartbeatInterval}
 			},

@@ -1,10 +1,13 @@
 package config
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/ingest"
 	"github.com/sluicebox/sluicebox/store/outbox"
 )
@@ -70,6 +73,22 @@ func (c *Config) IngestWriter(application string) (outbox.Writer, error) {
 	url := c.Settings.Source.URL
 	t, _ := url.databaseType() // checked with the file
 	return t.writer(url.Reveal(), application)
+}
+
+// DiagnoseIngest checks what the writer of the rows needs of the tables that clients write.
+func (c *Config) DiagnoseIngest(ctx context.Context) ([]store.Finding, error) {
+	url := c.Settings.Source.URL
+	t, _ := url.databaseType()
+	if t.diagnoseWriter == nil {
+		return nil, nil
+	}
+	var written []*store.Outbox
+	for _, o := range c.Outboxes() {
+		if slices.ContainsFunc(c.Settings.Ingest.Clients, func(of IngestClient) bool { return slices.Contains(of.Outboxes, o.Name) }) {
+			written = append(written, &o)
+		}
+	}
+	return t.diagnoseWriter(ctx, url.Reveal(), "sluicebox doctor", written)
 }
 
 // checkIngest validates the section ingest.

@@ -114,6 +114,8 @@ type Sink struct {
 	Wire       flowcatalyst.Wire `yaml:"wire" doc:"array: the body is a list of rows (first version of the API). items: the body is an object with a list, and the response has a result for each row (current API). Default: items for a sink with rows of an outbox-messages table, else array." enum:"array,items" only:"type=flowcatalyst"`
 	APIBaseURL URL               `yaml:"api-base-url" doc:"Required. The address of the API without its paths: https://host[:port][/prefix]." only:"type=flowcatalyst"`
 
+	Compression string `yaml:"compression" doc:"gzip compresses the bodies of 1 KiB and more (Content-Encoding: gzip). The platform must support it." enum:"gzip" only:"type=flowcatalyst"`
+
 	Webhook         webhook.Config `yaml:",inline" only:"type=webhook"`
 	Kafka           kafka.Config   `yaml:",inline" only:"type=kafka"`
 	MaxRequestBytes Size           `yaml:"max-request-bytes" doc:"The largest payload to send, for example 1MiB; a larger one is rejected. 0B: no limit. For kafka, the largest record, and 0B: the topic's max.message.bytes. For camunda, the largest request, and 0B: 4MiB." only:"type=webhook|kafka|camunda"`

@@ -85,6 +85,10 @@ type Config struct {
 	// Token.
 	OAuth OAuth
 
+	// Compression is "gzip", or empty for none. Bodies of less than 1 KiB, and those that do not
+	// become shorter, are sent as they are.
+	Compression string
+
 	HTTP
 }
 
@@ -104,6 +108,9 @@ func (c *Config) Validate() error {
 	var bad store.FieldErrors
 	if c.Wire != "" && c.Wire != WireArray && c.Wire != WireItems {
 		bad.Add("wire", "is %q, must be %s or %s", string(c.Wire), WireArray, WireItems)
+	}
+	if c.Compression != "" && c.Compression != httpsink.CompressionGzip {
+		bad.Add("compression", "is %q, must be %s", c.Compression, httpsink.CompressionGzip)
 	}
 	if _, err := parseBaseURL(c.BaseURL); err != nil {
 		bad.AddErr(err)

@@ -21,6 +21,7 @@ type Sink struct {
 
 	bearer *oauth.Bearer
 	client *httpsink.Client
+	gzip   *httpsink.Compressor
 }
 
 var (
@@ -56,7 +57,7 @@ func New(cfg Config) (*Sink, error) {
 		return nil, err
 	}
 	cfg.Token, cfg.OAuth = "", OAuth{}
-	return &Sink{cfg: cfg, base: strings.TrimRight(base.String(), "/"), bearer: bearer, client: client}, nil
+	return &Sink{cfg: cfg, base: strings.TrimRight(base.String(), "/"), bearer: bearer, client: client, gzip: httpsink.NewCompressor(cfg.Compression)}, nil
 }
 
 // Close cancels the fetch of a token and closes the idle connections. Call it only
@@ -132,7 +133,7 @@ func (s *Sink) request(token string, r *route, msgs []sink.Message) *httpsink.Re
 	}
 
 	return &httpsink.Request{
-		Method: http.MethodPost, URL: s.base + r.path, Header: h, Body: r.body(msgs), MaxSuccess: maxSuccess,
+		Method: http.MethodPost, URL: s.base + r.path, Header: h, Body: s.gzip.Compress(h, r.body(msgs)), MaxSuccess: maxSuccess,
 	}
 }
 

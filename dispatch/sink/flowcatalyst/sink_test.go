@@ -2,8 +2,10 @@ package flowcatalyst_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -259,5 +261,28 @@ func TestErrorsHideToken(t *testing.T) {
 				t.Errorf("%s: the detail shows the token: %q", name, res.Detail)
 			}
 		}
+	}
+}
+
+// A body above 1 KiB is compressed if the configuration says so.
+func TestCompression(t *testing.T) {
+	var encoding string
+	var body []byte
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		encoding = r.Header.Get("Content-Encoding")
+		reader, err := gzip.NewReader(r.Body)
+		if err == nil {
+			body, err = io.ReadAll(reader)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	s := newSink(t, flowcatalyst.Config{BaseURL: server.URL, Compression: "gzip"})
+	payload := `{"id":"` + strings.Repeat("a", 2000) + `"}`
+	res := s.Deliver(t.Context(), []sink.Message{message(flowcatalyst.KindEvent, "1", payload)})
+	if res.Class != sink.Delivered || encoding != "gzip" || string(body) != "["+payload+"]" {
+		t.Errorf("%s %s: Content-Encoding %q, %d bytes", res.Class, res.Detail, encoding, len(body))
 	}
 }

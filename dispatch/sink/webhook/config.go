@@ -70,7 +70,7 @@ const (
 )
 
 // CompressionGzip is a value of Compression.
-const CompressionGzip = "gzip"
+const CompressionGzip = httpsink.CompressionGzip
 
 // A request of several rows has at most so many of them, and by default so many bytes.
 const (

@@ -39,7 +39,7 @@ type Sink struct {
 	bearer *oauth.Bearer
 
 	limits sink.Limits
-	gzip   *compressor // nil for none
+	gzip   *httpsink.Compressor
 }
 
 var (
@@ -85,10 +85,7 @@ func New(cfg Config) (*Sink, error) {
 		return nil, err
 	}
 	limits := cfg.Limits("")
-	var gzip *compressor
-	if cfg.Compression == CompressionGzip {
-		gzip = newCompressor()
-	}
+	gzip := httpsink.NewCompressor(cfg.Compression)
 	events := event.NewEvents(cfg.events())
 	cfg.URL, cfg.Token, cfg.OAuth, cfg.Secrets, cfg.Headers, cfg.References = "", "", OAuth{}, nil, nil, nil
 	cfg.MetadataHeaders = slices.Clone(cfg.MetadataHeaders)
@@ -151,7 +148,7 @@ func (s *Sink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 		return sink.RejectFirst(len(msgs), redact.OneLine("not sent: "+reason))
 	}
 
-	res := s.send(ctx, to, header, s.gzip.compress(header, body))
+	res := s.send(ctx, to, header, s.gzip.Compress(header, body))
 	if len(msgs) > 1 && !s.cfg.Format.severalRows() {
 		res.Items, res.Outcome = []sink.Outcome{res.Outcome}, sink.Outcome{}
 	}

@@ -188,7 +188,7 @@ func compare(ctx context.Context, in *mongo.Collection, o *outbox.Outbox, docs [
 func sameContent(l *store.Layout, a, b bson.Raw) bool {
 	for _, name := range append(outbox.ContentColumns(l), l.Columns.Payload) {
 		x, y := document.Lookup(a, name), document.Lookup(b, name)
-		if !(document.Absent(x) && document.Absent(y)) && !x.Equal(y) {
+		if absent := document.Absent(x) && document.Absent(y); !absent && !x.Equal(y) {
 			return false
 		}
 	}

@@ -32,6 +32,8 @@ func NewWriter(url, application string) (outbox.Writer, error) {
 	cfg.Params = map[string]string{
 		"sql_mode":  "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
 		"time_zone": "'+00:00'",
+		// A row of the same id in an open transaction of a service is waited for this long, in seconds.
+		"innodb_lock_wait_timeout": "2",
 	}
 	if err := cfg.Apply(mysql.Charset("utf8mb4", "utf8mb4_bin")); err != nil {
 		return nil, err
@@ -70,13 +72,14 @@ const (
 	maxSessions = 4
 )
 
-// describe returns the type json for JSON of MySQL only. In MariaDB such a column is a text.
+// describe returns the type json for JSON of MySQL only. In MariaDB such a column is a text. The
+// default is a parenthesis for an expression, which DEFAULT(column) does not compute.
 func describe(o *store.Outbox) (query string, args []any) {
 	var schema any
 	if o.Schema != "" {
 		schema = o.Schema
 	}
-	return `SELECT column_name, CONCAT(data_type, IF(column_type LIKE '%unsigned%', ' unsigned', '')), IF(column_default IS NULL OR column_default = 'NULL', NULL, '')
+	return `SELECT column_name, CONCAT(data_type, IF(column_type LIKE '%unsigned%', ' unsigned', '')), IF(extra LIKE '%DEFAULT_GENERATED%', '(', IF(column_default IS NULL OR column_default = 'NULL', NULL, ''))
 FROM information_schema.columns WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?`, []any{schema, o.Table}
 }
 

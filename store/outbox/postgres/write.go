@@ -34,6 +34,9 @@ func Write(ctx context.Context, tx pgx.Tx, o *outbox.Outbox, rows ...outbox.Row)
 			batch.Queue(query, args...)
 		}
 	}
+	if len(rows) == 0 {
+		return nil, nil
+	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, fmt.Errorf("write into outbox %s: %w", o.Outbox().Name, err)
 	}

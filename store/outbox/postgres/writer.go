@@ -44,17 +44,12 @@ func NewWriter(url, application string) (outbox.Writer, error) {
 		MaxRows:    maxRows,
 		MaxBytes:   maxBytes,
 		OnConflict: " ON CONFLICT (%s) DO NOTHING",
-		Mine:       "xmin = pg_current_xact_id()::xid",
+		Mine:       "o.xmin = pg_current_xact_id()::xid",
 		Columns:    describe,
 		Text:       "%s::text",
-		Same: func(column, _, placeholder string) string {
-			// The CASE has the type of the column, so the server reads the value as it does for
-			// an INSERT. The texts are compared because json has no equality.
-			return column + `::text COLLATE "C" IS NOT DISTINCT FROM (CASE WHEN false THEN ` + column + " ELSE " + placeholder + ` END)::text COLLATE "C"`
-		},
-		SameAs: func(column, expression string) string {
-			return column + `::text COLLATE "C" IS NOT DISTINCT FROM (` + expression + `)::text COLLATE "C"`
-		},
+		Typed:      true,
+		Same:       func(column, _, value string) string { return same(column, value) },
+		SameAs:     same,
 		Classify: func(o *store.Outbox, err error) error {
 			if errors.As(err, new(*pgconn.ConnectError)) {
 				return fmt.Errorf("connect to %s: %w", host.Host, postgres.ExplainConnect(host, err))
@@ -75,8 +70,15 @@ const (
 	maxStatements = 32
 )
 
+// same compares the texts of two values of the column's type, because json has no equality, and
+// that of jsonb takes 1 for 1.0.
+func same(column, value string) string {
+	return column + `::text COLLATE "C" IS NOT DISTINCT FROM (` + value + `)::text COLLATE "C"`
+}
+
+// describe returns types without a length, because a cast to varchar(3) would cut a text.
 func describe(o *store.Outbox) (query string, args []any) {
-	return `SELECT attname, format_type(atttypid, NULL), pg_get_expr(adbin, adrelid)
+	return `SELECT attname, format_type(atttypid, -1), pg_get_expr(adbin, adrelid)
 FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
 WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped`, []any{postgres.TableName(o)}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/outbox"
+	"github.com/sluicebox/sluicebox/store/outbox/postgres"
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -104,5 +105,54 @@ func TestFaults(t *testing.T) {
 	w.Close()
 	if _, err := w.Write(rigs.Context(t), &box, []outbox.Row{row}); err == nil || !strings.Contains(err.Error(), "closed") {
 		t.Errorf("a closed writer: %v", err)
+	}
+}
+
+// TestOpenTransaction: a row whose id an open transaction has waits for its end. A session that is
+// lost meanwhile fails the call, and writing again finds out.
+func TestOpenTransaction(t *testing.T) {
+	db := &database{url: servers.Database(t, servers.Spread(t, servers.Versions())[0])}
+	servers.Exec(t, db.url, "CREATE TABLE t (id text PRIMARY KEY, payload text)")
+	layout := store.Layout{Name: "custom", State: store.StateNone, Columns: store.Columns{ID: "id", Payload: "payload"}}
+	box := store.Outbox{Name: "box", Table: "t", Layout: layout}
+	o, err := outbox.New(box)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := db.Writer(t)
+	defer w.Close()
+	row, ctx := outbox.Row{ID: "1", Payload: []byte("x")}, rigs.Context(t)
+	conn := servers.Connect(t, db.url)
+	const waiting = `SELECT pid FROM pg_stat_activity WHERE application_name = 'suite' AND datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`
+	for _, end := range []string{"terminate", "commit"} {
+		tx, err := servers.Connect(t, db.url).Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := postgres.Write(ctx, tx, o, row); err != nil {
+			t.Fatal(err)
+		}
+		written := rigs.Async(func() ([]outbox.Written, error) { return w.Write(ctx, &box, []outbox.Row{row}) })
+		var pid int
+		for conn.QueryRow(ctx, waiting).Scan(&pid) != nil && ctx.Err() == nil { // until it waits
+		}
+		if end == "terminate" {
+			if _, err := conn.Exec(ctx, "SELECT pg_terminate_backend($1)", pid); err != nil {
+				t.Fatal(err)
+			}
+			if a := <-written; a.Err == nil || errors.As(a.Err, new(*outbox.RowError)) || errors.As(a.Err, new(*store.SetupError)) {
+				t.Errorf("a lost session: %v, want an error that a retry may fix", a.Err)
+			}
+			if err := tx.Rollback(ctx); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if err := tx.Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if a := <-written; a.Err != nil || !a.Value[0].Repeated {
+			t.Errorf("after the commit: %+v, %v, want a repeated row", a.Value, a.Err)
+		}
 	}
 }

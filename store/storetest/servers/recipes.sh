@@ -7,6 +7,10 @@
 
 all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis rabbitmq java python node)
 
+# Those that only tests by hand need. They are there if they are named.
+# shellcheck disable=SC2034
+byhand=(zeebe)
+
 fetch_pg15() { debs "$1" postgresql-15 postgresql-client-15; }
 programs_pg15() {
   local arch
@@ -193,6 +197,53 @@ kafka_archive() {
   [ -e "$1/classes.jsa" ]
 }
 programs_kafka() { echo "SLUICEBOX_TEST_KAFKA_BIN=$1"; }
+
+# The engine of Camunda 8 with its gRPC gateway, in memory. Debian 12 has no JDK for it.
+fetch_zeebe() {
+  local jdk
+  jdk=$(jdk 21)
+  maven
+  mkdir -p "$1"
+  cat >"$1/pom.xml" <<'END'
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>sluicebox</groupId><artifactId>zeebe</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>io.camunda</groupId><artifactId>zeebe-process-test-engine</artifactId><version>8.8.0</version></dependency>
+  </dependencies>
+</project>
+END
+  cat >"$1/Engine.java" <<'END'
+import io.camunda.zeebe.process.test.engine.EngineFactory;
+
+class Engine {
+  public static void main(String[] args) throws Exception {
+    EngineFactory.create(Integer.parseInt(args[0])).start();
+    System.out.println("engine started");
+    Thread.currentThread().join();
+  }
+}
+END
+  mvn -q -B -f "$1/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+    -DincludeScope=runtime -DoutputDirectory="$1/lib" >&2
+  "$jdk/bin/javac" -cp "$1/lib/*" -d "$1" "$1/Engine.java" >&2
+  ln -s "$jdk" "$1/jdk"
+}
+programs_zeebe() { echo "SLUICEBOX_TEST_ZEEBE_BIN=$1"; }
+
+# jdk VERSION: prints the home of a JDK of this version or a later one.
+jdk() {
+  local home version
+  for home in "${JAVA_HOME:-}" /usr/lib/jvm/*; do
+    [ -x "$home/bin/javac" ] || continue
+    version=$("$home/bin/java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
+    if [ "${version:-0}" -ge "$1" ]; then
+      echo "$home"
+      return
+    fi
+  done
+  die "a JDK of version $1 or later is needed: set JAVA_HOME to one"
+}
 
 fetch_redis() { debs "$1" redis-server; }
 programs_redis() {

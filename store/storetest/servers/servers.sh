@@ -12,7 +12,7 @@
 #                                 run CMD with fresh servers
 #
 # NAME: pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis
-# rabbitmq java python node (default: all).
+# rabbitmq java python node (default: all of these), and zeebe, which needs a JDK 21.
 # pgbouncer and those behind it are only installed: tests run them. java, python and node are
 # the libraries of deploy/writers, and skipped without a runtime. To use long-running
 # servers:
@@ -34,8 +34,8 @@
 #                                 skipped
 #   SLUICEBOX_TEST_PG15_OPTIONS   additional options of the started server
 # The same variables exist for PG18 (5918), MYSQL (5921), MARIADB (5924) and MONGO
-# (5927). PGBOUNCER and REDIS have _BIN and _LIB; NATS, NATS29 and RABBITMQ have _BIN; KAFKA_BIN is the
-# directory of its jars, and PYMONGO_BIN is added to PYTHONPATH. JAVA_BIN, PYTHON_BIN and NODE_BIN
+# (5927). PGBOUNCER and REDIS have _BIN and _LIB; NATS, NATS29 and RABBITMQ have _BIN; KAFKA_BIN and
+# ZEEBE_BIN are the directories of jars, and PYMONGO_BIN is added to PYTHONPATH. JAVA_BIN, PYTHON_BIN and NODE_BIN
 # are the directories of their libraries. All database servers except MONGO also have:
 #   SLUICEBOX_TEST_MYSQL_DATA     data directory to copy for each new server; without
 #                                 it one is created each time (mysqld
@@ -163,7 +163,7 @@ run() {
 
 known() {
   local name
-  for name; do [[ " ${all[*]} " == *" $name "* ]] || die "no server is named $name: ${all[*]}"; done
+  for name; do [[ " ${all[*]} ${byhand[*]} " == *" $name "* ]] || die "no server is named $name: ${all[*]} ${byhand[*]}"; done
 }
 usage() {
   sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "$0" >&2

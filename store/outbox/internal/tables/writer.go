@@ -6,9 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/outbox"
@@ -29,13 +27,15 @@ type Server struct {
 	// was; Duplicate then recognises the error.
 	OnConflict string
 	Duplicate  func(err error) bool
-	// Mine is the condition that the transaction itself inserted a row.
+	// Mine is the condition that the transaction itself inserted a row, o.
 	Mine string
 	// Columns is the query for the name, the type and the default of each column, whose
 	// parameters are Table and Schema. The default is an expression, or NULL.
 	Columns func(o *store.Outbox) (query string, args []any)
 	// Text is the format of a column's text.
 	Text string
+	// Typed: a list of VALUES has the types of Columns, so that many rows are compared by a join.
+	Typed bool
 	// Same is the condition that a column of a type has the value of a placeholder, and
 	// SameAs that it has that of an expression.
 	Same   func(column, typ, placeholder string) string
@@ -204,98 +204,4 @@ func (t *transaction) insert(ctx context.Context, rows []batch.Row) (int, error)
 	}
 	n, err := done.RowsAffected()
 	return int(n), err
-}
-
-// foundRow is the row of the table that has the id of the one to write.
-type foundRow struct {
-	exists, mine, same bool
-	created            time.Time
-}
-
-// column describes a column of the table.
-type column struct {
-	typ     string
-	initial sql.NullString // its default
-}
-
-// find compares rows with those of the table by the database, which knows how it stores a value.
-func (t *transaction) find(ctx context.Context, rows []batch.Row) ([]foundRow, error) {
-	columns, err := t.describe(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]foundRow, len(rows))
-	s := &outbox.Statement{Dialect: t.Dialect}
-	for i := range rows {
-		if i > 0 {
-			s.SQL.WriteString(" UNION ALL ")
-		}
-		t.compare(s, i, rows[i].Fields, columns)
-	}
-	list, err := t.tx.QueryContext(ctx, s.SQL.String(), s.Args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = list.Close() }()
-	for list.Next() {
-		var i int
-		var f foundRow
-		var created sql.NullString
-		if err := list.Scan(&i, &created, &f.mine, &f.same); err != nil {
-			return nil, err
-		}
-		f.exists, f.created = true, outbox.ParseCreated(created.String)
-		all[i] = f
-	}
-	return all, list.Err()
-}
-
-// compare adds the query that compares the ith row.
-func (t *transaction) compare(s *outbox.Statement, i int, fields []outbox.Field, columns map[string]column) {
-	created := "NULL"
-	if names := outbox.TimeColumns(&t.o.Layout); len(names) > 0 {
-		created = fmt.Sprintf(t.Text, t.Ident(names[0]))
-	}
-	fmt.Fprintf(&s.SQL, "SELECT %d, %s, %s, ", i, created, t.Mine)
-	var id any
-	var same []string
-	given := map[string]bool{}
-	for k := range fields {
-		f := &fields[k]
-		given[f.Column] = true
-		if f.Column == t.o.Layout.Columns.ID {
-			id = f.Value
-		}
-		if f.Content() {
-			same = append(same, t.Same(t.Ident(f.Column), columns[f.Column].typ, s.Arg(f.Value)))
-		}
-	}
-	for _, name := range outbox.ContentColumns(&t.o.Layout) {
-		if initial := columns[name].initial; !given[name] && initial.Valid {
-			same = append(same, t.SameAs(t.Ident(name), initial.String))
-		} else if !given[name] {
-			same = append(same, t.Ident(name)+" IS NULL")
-		}
-	}
-	s.SQL.WriteString(strings.Join(same, " AND ") + " FROM " + t.Table(t.o) + " WHERE " + t.Ident(t.o.Layout.Columns.ID) + " = " + s.Arg(id))
-}
-
-// describe returns the columns of the table by their names.
-func (t *transaction) describe(ctx context.Context) (map[string]column, error) {
-	query, args := t.Columns(t.o)
-	list, err := t.tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = list.Close() }()
-	columns := map[string]column{}
-	for list.Next() {
-		var name string
-		var c column
-		if err := list.Scan(&name, &c.typ, &c.initial); err != nil {
-			return nil, err
-		}
-		columns[name] = c
-	}
-	return columns, list.Err()
 }
