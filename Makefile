@@ -26,7 +26,7 @@ FUZZTIME ?= 10s
 N        ?= 20
 DB       ?=
 # make lint vets every package, so go test does not.
-GOTEST   = go test -vet=off -trimpath -timeout 20m
+GOTEST   = go test -vet=off -timeout 20m
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
@@ -53,13 +53,15 @@ quickstart: build ## build it and show it at work, with nothing to set up
 # the detector (raced.Only in their TestMain). The model of leaders, in fake time, runs
 # without it too: beside it the detector's own memory fails now and then (StackDepot).
 #
+# Plain suites are compiled as the program and its image are, and share their packages.
+#
 # A scenario runs beside one server, the most important beside two; VERSIONS=all runs them
 # beside each, VERSIONS=mysql beside that.
 test: have-go have-cc ## run all tests beside real servers, the packages' own with the race detector
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) $(MAKE) --no-print-directory -k -j$(AT_ONCE) $(SUITES)
 
 $(filter plain/%,$(SUITES)): plain/%:
-	CGO_ENABLED=0 $(GOTEST) ./$*
+	CGO_ENABLED=0 $(GOTEST) -trimpath ./$*
 
 $(filter-out race/others,$(filter race/%,$(SUITES))): race/%:
 	$(GOTEST) -race ./$*

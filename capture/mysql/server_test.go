@@ -206,8 +206,8 @@ func TestShutdown(t *testing.T) {
 					d.Begin(t, capturetest.Row{ID: fmt.Sprint(i), Payload: strings.Repeat("x", 512<<10)})(true)
 				}
 			}
-			// 8 s for the dump, 2 s for all sessions, and the server's own work.
-			if took := srv.Stop("fast"); took > 15*time.Second {
+			// 8 s for the dump, 2 s for all sessions, and the server's own work on a busy machine.
+			if took := srv.Stop("fast"); took > 30*time.Second {
 				t.Errorf("the shutdown took %s", took)
 			}
 		})

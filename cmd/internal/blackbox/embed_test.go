@@ -34,7 +34,7 @@ func buildEmbed(t *testing.T) (program string) {
 	}
 	program = filepath.Join(dir, "embed")
 	for _, args := range [][]string{
-		{"mod", "edit", "-replace", "github.com/sluicebox/sluicebox=" + root}, {"build", "-trimpath", fmt.Sprintf("-race=%t", raced.Enabled), "-o", program, "."},
+		{"mod", "edit", "-replace", "github.com/sluicebox/sluicebox=" + root}, {"build", fmt.Sprintf("-race=%t", raced.Enabled), fmt.Sprintf("-trimpath=%t", !raced.Enabled), "-o", program, "."},
 	} {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")

@@ -30,7 +30,7 @@ func testMain(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "sluicebox")
-	build := exec.Command("go", "build", "-trimpath", fmt.Sprintf("-race=%t", raced.Enabled), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
+	build := exec.Command("go", "build", fmt.Sprintf("-race=%t", raced.Enabled), fmt.Sprintf("-trimpath=%t", !raced.Enabled), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
 	if !raced.Enabled {
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	}

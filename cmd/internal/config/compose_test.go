@@ -40,6 +40,7 @@ func TestComposeOutboxesAndSinks(t *testing.T) {
 		{Name: "shop.outbox_messages", Schema: "shop", Table: "outbox_messages", Layout: store.OutboxMessages()},
 		{Name: "jobs", Table: "outbox_jobs", Layout: store.FlowCatalyst(), Kind: "DISPATCH_JOB"},
 	}
+	want[1].Layout.Filled = []store.FilledColumn{{Column: "type", Fill: store.FillKind}}
 	if got := cfg.Outboxes(); !reflect.DeepEqual(got, want) {
 		t.Errorf("outboxes are %+v", got)
 	}

@@ -113,7 +113,7 @@ func (c *Config) Validate() error {
 	}
 	events := event.Settings{IDPrefix: c.IDPrefix}
 	events.CheckIDPrefix(&bad)
-	c.Connection.Check(&bad)
+	c.Check(&bad)
 	return bad.Err()
 }
 

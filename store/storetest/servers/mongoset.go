@@ -253,6 +253,11 @@ func fillOplog(ctx context.Context, client *mongo.Client, past bson.Timestamp) e
 		if oldest.After(past) {
 			return nil
 		}
+		select { // the server truncates after its next checkpoint: more rows would only take its time
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 }
 
