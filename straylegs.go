@@ -44,10 +44,12 @@ func (r *Relay) refuseStrayLegs(ctx context.Context) error {
 func (r *Relay) reportRemovedOutboxes(ctx context.Context) error {
 	var cp store.Checkpoint
 	err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
-		cp, err = r.db.store.LoadCheckpoint(ctx)
+		if cp, err = r.db.store.LoadCheckpoint(ctx); errors.Is(err, store.ErrNoCheckpoint) {
+			return nil
+		}
 		return err
 	})
-	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
+	if err != nil {
 		return err
 	}
 	configured := map[string]bool{}
