@@ -69,7 +69,12 @@ func benchServer(b *testing.B, url string) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()
-	defer func() { stop(); <-ended }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			b.Error(err)
+		}
+	}()
 	benchLoad(b, "http://"+server.Addr()+ingest.PostboxPath)
 }
 

@@ -75,7 +75,7 @@ func TestBodiesThatAreTooLarge(t *testing.T) {
 	f.expectStatus("413")
 
 	conn := f.dial()
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer shop-token\r\nContent-Type: application/json\r\nContent-Length: 100000000\r\nExpect: 100-continue\r\n\r\n", ingest.PostboxPath)
+	_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer shop-token\r\nContent-Type: application/json\r\nContent-Length: 100000000\r\nExpect: 100-continue\r\n\r\n", ingest.PostboxPath)
 	if text, _ := io.ReadAll(conn); !strings.HasPrefix(string(text), "HTTP/1.1 413 ") {
 		t.Errorf("a length of 100 MB: answer %q", text)
 	}
@@ -149,7 +149,7 @@ func TestMemoryAndConnectionsAreBounded(t *testing.T) {
 	})
 	until(t, "waiting for a write", func() bool { return f.server.Waiting("postbox") == 1 })
 	third := f.dial()
-	fmt.Fprintf(third, "POST / HTTP/1.1\r\nHost: a\r\n\r\n")
+	_, _ = fmt.Fprintf(third, "POST / HTTP/1.1\r\nHost: a\r\n\r\n")
 	_ = third.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // no event shows that nothing comes
 	if _, err := third.Read(make([]byte, 1)); !isTimeout(err) {
 		t.Errorf("a connection beyond the limit was answered: %v", err)
