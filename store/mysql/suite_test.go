@@ -16,6 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/mysql"
+	"github.com/sluicebox/sluicebox/store/outbox"
 	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 	"github.com/sluicebox/sluicebox/store/storetest/tables"
@@ -99,9 +100,8 @@ func (h *harness) database(t *testing.T, outboxes []store.Outbox) storetest.Data
 func dialect() *tables.Dialect {
 	const form = "2006-01-02 15:04:05"
 	return &tables.Dialect{
-		Ident: func(name string) string { return mysql.Ident(name) }, Table: mysql.TableName, Placeholder: tables.QuestionMark, Options: " DEFAULT CHARSET=utf8mb4",
+		Dialect: outbox.MySQL(), Options: " DEFAULT CHARSET=utf8mb4",
 		Plain: "%s", Text: "CAST(%s AS CHAR)", Time: "CAST(%s AS CHAR)", TimePlaceholder: "%s",
-		Bind:       func(at time.Time) any { return at.UTC().Format(form + ".000000") },
 		Parse:      func(text string) (time.Time, error) { return time.ParseInLocation(form, text, time.UTC) },
 		SetRefused: "UPDATE sluicebox_record SET body = JSON_SET(body, '$.refused', %s) WHERE name = 'suite' AND kind = 'job' AND record_key = %s",
 		Types: tables.Types{

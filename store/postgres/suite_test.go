@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/ledger"
+	"github.com/sluicebox/sluicebox/store/outbox"
 	"github.com/sluicebox/sluicebox/store/postgres"
 	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -90,10 +90,8 @@ func (h *harness) database(t *testing.T, statements []string, outboxes []store.O
 
 func dialect() *tables.Dialect {
 	return &tables.Dialect{
-		Ident: func(name string) string { return postgres.Ident(name) }, Table: postgres.TableName,
-		Placeholder: func(n int) string { return "$" + strconv.Itoa(n) },
-		Plain:       "%s", Text: "%s::text", Time: "(%s::timestamptz AT TIME ZONE 'UTC')::text", TimePlaceholder: "%s::timestamptz",
-		Bind:       func(at time.Time) any { return at },
+		Dialect: outbox.Postgres(),
+		Plain:   "%s", Text: "%s::text", Time: "(%s::timestamptz AT TIME ZONE 'UTC')::text", TimePlaceholder: "%s::timestamptz",
 		Parse:      func(text string) (time.Time, error) { return time.Parse("2006-01-02 15:04:05", text) },
 		Txn:        "SELECT pg_current_xact_id()::text::bigint",
 		SetRefused: "UPDATE sluicebox.record SET body = (body::jsonb || jsonb_build_object('refused', %s::bigint))::json WHERE name = 'suite' AND kind = 'job' AND body->>'id' = %s",

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/ledger"
+	"github.com/sluicebox/sluicebox/store/outbox"
 	"github.com/sluicebox/sluicebox/store/sqlite"
 	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/raced"
@@ -65,9 +66,8 @@ func (h harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Databas
 func dialect(timeType string) *tables.Dialect {
 	const form = "2006-01-02 15:04:05.000"
 	d := &tables.Dialect{
-		Ident: sqlite.Ident, Table: sqlite.TableName, Placeholder: tables.QuestionMark,
-		Plain: "+%s", Text: "CAST(+%s AS TEXT)", Time: "CAST(+%s AS TEXT)", TimePlaceholder: "%s",
-		Bind:       func(at time.Time) any { return at.UTC().Format(form) },
+		Dialect: outbox.SQLite(),
+		Plain:   "+%s", Text: "CAST(+%s AS TEXT)", Time: "CAST(+%s AS TEXT)", TimePlaceholder: "%s",
 		Parse:      func(text string) (time.Time, error) { return time.Parse(form, text) },
 		SetRefused: "UPDATE sluicebox_record SET body = json_set(body, '$.refused', %s) WHERE name = 'suite' AND kind = 'job' AND json_extract(body, '$.id') = %s",
 		Types: tables.Types{
@@ -77,7 +77,13 @@ func dialect(timeType string) *tables.Dialect {
 		},
 	}
 	if timeType == "INTEGER" {
-		d.Bind = func(at time.Time) any { return at.UnixMilli() }
+		text := d.Bind
+		d.Bind = func(v any) any {
+			if at, ok := v.(time.Time); ok {
+				return at.UnixMilli()
+			}
+			return text(v)
+		}
 		d.Parse = func(text string) (time.Time, error) {
 			ms, err := strconv.ParseInt(text, 10, 64)
 			return time.UnixMilli(ms), err

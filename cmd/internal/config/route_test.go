@@ -200,16 +200,3 @@ func TestSQLite(t *testing.T) {
 		[]string{`relay.yaml:2: flowcatalyst.events-table: is "shop.events", but SQLite has no schemas; name only the table`})
 	load(t, fmt.Sprintf(tables, "main.events"))
 }
-
-// sinkTypeNames returns the types of sinks.
-func sinkTypeNames(t *testing.T) (names []string) {
-	t.Helper()
-	section := parseSchema(t)
-	for _, key := range []string{"properties", "sinks", "additionalProperties", "properties", "type"} {
-		section = section[key].(map[string]any)
-	}
-	for _, name := range section["enum"].([]any) {
-		names = append(names, name.(string))
-	}
-	return names
-}

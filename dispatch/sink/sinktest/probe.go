@@ -30,21 +30,11 @@ func (h Harness) testProbe(t *testing.T) {
 		reply.write(w)
 	})
 	p := h.prober(t, srv.URL)
-	classes := map[int]sink.Class{
-		200: sink.Delivered, 204: sink.Delivered, 400: sink.Delivered, 405: sink.Delivered, 415: sink.Delivered, 501: sink.Delivered,
-		404: sink.Refused, 429: sink.Refused, 500: sink.Refused, 503: sink.Refused,
-		401: sink.Misconfigured, 403: sink.Misconfigured, 407: sink.Misconfigured, 302: sink.Misconfigured, 308: sink.Misconfigured,
-	}
-	_, pings := p.(sink.Pinger)
 	asks := h.ProbeMethod
-	if pings {
+	if _, pings := p.(sink.Pinger); pings {
 		asks = http.MethodPost
 	}
-	if asks != "" { // a request to the API, so that its response proves more
-		delete(classes, 204) // the API decides whether that is a success
-		classes[404], classes[405], classes[400], classes[415], classes[501] = sink.Misconfigured, sink.Misconfigured, sink.Refused, sink.Refused, sink.Refused
-	}
-	for code, class := range classes {
+	for code, class := range probeClasses(asks != "") {
 		status.Store(int64(code))
 		echo.Store(code/100 == 3)
 		out := p.Probe(t.Context(), h.Kind)
@@ -63,7 +53,7 @@ func (h Harness) testProbe(t *testing.T) {
 		}
 		for _, method := range methods {
 			r := <-requests
-			if r.Method != method || r.ContentLength > 0 && !pings || r.Header.Get("Idempotency-Key") != "" || r.Header.Get("Webhook-Id") != "" {
+			if r.Method != method || r.ContentLength > 0 && asks == "" || r.Header.Get("Idempotency-Key") != "" || r.Header.Get("Webhook-Id") != "" {
 				t.Errorf("%d: the probe is %s with %d bytes and the headers %v, want %s without a message", code, r.Method, r.ContentLength, r.Header, method)
 			}
 			if h.Secret != "" && !strings.Contains(r.Header.Get("Authorization"), h.Secret) {
@@ -79,6 +69,21 @@ func (h Harness) testProbe(t *testing.T) {
 	if out := h.prober(t, dead.URL).Probe(t.Context(), ""); out.Class != sink.Unavailable || out.Detail == "" {
 		t.Errorf("dead port: got %s (%q)", out.Class, out.Detail)
 	}
+}
+
+// probeClasses returns the class of a probe by the status of its answer. A request to the API itself
+// proves more than HEAD.
+func probeClasses(toAPI bool) map[int]sink.Class {
+	classes := map[int]sink.Class{
+		200: sink.Delivered, 204: sink.Delivered, 400: sink.Delivered, 405: sink.Delivered, 415: sink.Delivered, 501: sink.Delivered,
+		404: sink.Refused, 429: sink.Refused, 500: sink.Refused, 503: sink.Refused,
+		401: sink.Misconfigured, 403: sink.Misconfigured, 407: sink.Misconfigured, 302: sink.Misconfigured, 308: sink.Misconfigured,
+	}
+	if toAPI {
+		delete(classes, 204) // the API decides whether that is a success
+		classes[404], classes[405], classes[400], classes[415], classes[501] = sink.Misconfigured, sink.Misconfigured, sink.Refused, sink.Refused, sink.Refused
+	}
+	return classes
 }
 
 // prober returns a new sink as a sink.Prober.

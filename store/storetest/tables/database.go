@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/outbox"
 	"github.com/sluicebox/sluicebox/store/storetest"
 )
 
@@ -57,7 +58,7 @@ func New(d *Dialect, session Opener, outboxes ...store.Outbox) *Database {
 const insertRows = 500
 
 // Begin implements storetest.Database.
-func (db *Database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (store.Txn, func()) {
+func (db *Database) Begin(t *testing.T, name string, rows ...storetest.Row) (store.Txn, func()) {
 	ctx := context.Background() // the commit may come after the test
 	tx, err := db.session.Begin(ctx)
 	if err != nil {
@@ -65,59 +66,49 @@ func (db *Database) Begin(t *testing.T, outbox string, rows ...storetest.Row) (s
 	}
 
 	for part := range slices.Chunk(rows, insertRows) {
-		s := &statement{Dialect: db.dialect}
-		if err := tx.Exec(ctx, s.insert(db.outboxes[outbox], part), s.args...); err != nil {
+		query, args := db.insert(t, db.outboxes[name], part)
+		if err := tx.Exec(ctx, query, args...); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	var name int64
+	var txn int64
 	if query := db.dialect.Txn; query != "" {
-		if err := tx.Row(ctx, query, nil, &name); err != nil {
+		if err := tx.Row(ctx, query, nil, &txn); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	return store.Txn(uint32(name)), func() {
+	return store.Txn(uint32(txn)), func() {
 		if err := tx.Commit(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// insert returns the statement that inserts pending rows.
-func (s *statement) insert(o *store.Outbox, rows []storetest.Row) string {
-	c := &o.Layout.Columns
-	var names, places []string
-	for _, name := range append([]string{c.ID, c.Payload, c.Kind, c.Group, c.Status}, o.Layout.OrderBy...) {
-		if name != "" {
-			names = append(names, s.Ident(name))
+// insert returns the statement that inserts pending rows, with its parameters.
+func (db *Database) insert(t *testing.T, of *store.Outbox, rows []storetest.Row) (query string, args []any) {
+	t.Helper()
+	o, err := outbox.New(*of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := make([][]outbox.Field, len(rows))
+	for i := range rows {
+		r, c := &rows[i], &of.Layout.Columns
+		row := outbox.Row{ID: r.ID, Payload: []byte(r.Payload), Created: r.Created}
+		if c.Kind != "" {
+			row.Kind = r.Kind
+		}
+		if c.Group != "" && r.Group.Valid {
+			row.Group = []string{r.Group.Name}
+		}
+		if fields[i], err = o.Fields(&row); err != nil {
+			t.Fatal(err)
 		}
 	}
-	for _, r := range rows {
-		places = append(places, "("+strings.Join(s.values(&o.Layout, r), ", ")+")")
-	}
-	return "INSERT INTO " + s.Table(o) + " (" + strings.Join(names, ", ") + ") VALUES " + strings.Join(places, ", ")
-}
-
-// values binds the values of a row, in column order.
-func (s *statement) values(l *store.Layout, r storetest.Row) []string {
-	places := []string{s.arg(r.ID), s.arg(r.Payload)}
-	if l.Columns.Kind != "" {
-		places = append(places, s.arg(r.Kind))
-	}
-	if l.Columns.Group != "" {
-		places = append(places, s.arg(storetest.GroupText(l, r.Group)))
-	}
-	if l.Columns.Status != "" {
-		places = append(places, s.arg(stored(l, store.Pending)))
-	}
-
-	for range l.OrderBy {
-		places = append(places, s.at(r.Created))
-	}
-
-	return places
+	s := db.dialect.Insert(of, fields...)
+	return s.SQL.String(), s.Args
 }
 
 // stored returns the value of a status in the status column.

@@ -10,15 +10,12 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/outbox"
 )
 
 // Dialect is the SQL dialect of one database.
 type Dialect struct {
-	// Ident quotes an identifier, and Table returns the quoted table of an outbox.
-	Ident func(name string) string
-	Table func(o *store.Outbox) string
-	// Placeholder returns the placeholder of the nth parameter, counted from 1.
-	Placeholder func(n int) string
+	*outbox.Dialect
 	// Types are the column types, and Options the table options after them.
 	Types   Types
 	Options string
@@ -26,8 +23,7 @@ type Dialect struct {
 	// text, and the text of its time in UTC. TimePlaceholder is the format for the
 	// placeholder of a time. Each has one %s.
 	Plain, Text, Time, TimePlaceholder string
-	// Bind converts a time to a parameter, and Parse parses the text of a time.
-	Bind  func(at time.Time) any
+	// Parse parses the text of a time.
 	Parse func(text string) (time.Time, error)
 	// SetRefused is the format of the statement that sets how many rows of a replay of the
 	// relay suite were refused. Its two %s are placeholders for the number and the id.
@@ -49,9 +45,6 @@ type Types struct {
 
 	Claimed, Settled, Delivered, Failed, Order string // times
 }
-
-// QuestionMark returns the placeholder of databases that do not number parameters.
-func QuestionMark(int) string { return "?" }
 
 // Create returns the statements that recreate an outbox's table.
 func (d *Dialect) Create(o *store.Outbox) []string {
@@ -134,8 +127,5 @@ func (s *statement) arg(v any) string {
 
 // at binds a time, or nil, and returns its placeholder.
 func (s *statement) at(v any) string {
-	if at, ok := v.(time.Time); ok {
-		v = s.Bind(at)
-	}
-	return fmt.Sprintf(s.TimePlaceholder, s.arg(v))
+	return fmt.Sprintf(s.TimePlaceholder, s.arg(s.Bind(v)))
 }
