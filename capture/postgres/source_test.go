@@ -521,3 +521,22 @@ func TestConfig(t *testing.T) {
 		t.Errorf("no outboxes: %v", err)
 	}
 }
+
+// The distance of two LSNs is in bytes. A position that is none tells nothing.
+func TestDistance(t *testing.T) {
+	var src postgres.Source
+	for _, tt := range []struct {
+		from, to store.Position
+		bytes    int64
+		known    bool
+	}{
+		{"0/FFFFFFFF", "1/10", 17, true},
+		{"1/10", "0/FFFFFFFF", 0, true},
+		{"", "1/10", 0, false},
+		{"0/1", "mysql", 0, false},
+	} {
+		if bytes, known := src.Distance(tt.from, tt.to); bytes != tt.bytes || known != tt.known {
+			t.Errorf("from %q to %q: got %d, %t, want %d, %t", tt.from, tt.to, bytes, known, tt.bytes, tt.known)
+		}
+	}
+}
