@@ -2,6 +2,7 @@ package sluicebox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -17,7 +18,7 @@ import (
 
 // legJoin joins the legs of a row; see legs.Store.
 type legJoin interface {
-	Begin(ctx context.Context, rows []legs.Row) ([]store.LegSet, error)
+	Begin(ctx context.Context, epoch store.Epoch, rows []legs.Row) ([]store.LegSet, error)
 }
 
 // legRecords reads the records of rows whose legs differ; see ledger.Ledger.
@@ -31,6 +32,7 @@ type legRecords interface {
 type fanOut struct {
 	join    legJoin
 	records legRecords
+	epoch   store.Epoch
 	boxes   []*routedOutbox
 	byName  map[string]*routedOutbox
 	compare func(a, b store.Position) int
@@ -104,14 +106,15 @@ func (o *Options) newFanOut(join legJoin, records legRecords, polling bool) (*fa
 // fanOutTo makes the intake give rows to the legs of a session, if any; see fanOut.connect.
 func (f *intake) fanOutTo(fan *fanOut, lanes map[string]*dispatch.Dispatcher, trackers *checkpoint.Trackers, marks map[string]store.LegMark, compare func(a, b store.Position) int) {
 	if f.fan = fan; fan != nil {
-		fan.connect(lanes, trackers, marks, compare)
+		fan.connect(f.epoch, lanes, trackers, marks, compare)
 		f.setAside(fan.unmatched())
 	}
 }
 
-// connect sets the lanes of the legs and where each leg starts. compare orders positions.
-func (f *fanOut) connect(lanes map[string]*dispatch.Dispatcher, trackers *checkpoint.Trackers, marks map[string]store.LegMark, compare func(a, b store.Position) int) {
-	f.compare = compare
+// connect sets the leader's epoch, the lanes of the legs and where each leg starts. compare orders
+// positions.
+func (f *fanOut) connect(epoch store.Epoch, lanes map[string]*dispatch.Dispatcher, trackers *checkpoint.Trackers, marks map[string]store.LegMark, compare func(a, b store.Position) int) {
+	f.epoch, f.compare = epoch, compare
 	for _, b := range f.boxes {
 		for i := range b.legs {
 			l := &b.legs[i]
@@ -235,8 +238,11 @@ func (f *fanOut) begin(ctx context.Context, b *routedOutbox) (some int, err erro
 	if len(b.rows) == 0 {
 		return 0, nil
 	}
-	sets, err := f.join.Begin(ctx, b.rows)
-	for retry := untilAnswered(); err != nil; sets, err = f.join.Begin(ctx, b.rows) {
+	sets, err := f.join.Begin(ctx, f.epoch, b.rows)
+	for retry := untilAnswered(); err != nil; sets, err = f.join.Begin(ctx, f.epoch, b.rows) {
+		if errors.Is(err, store.ErrNotLeader) {
+			return 0, err
+		}
 		if err := retry.Wait(ctx); err != nil {
 			return 0, err
 		}
@@ -391,7 +397,8 @@ func (f *fanOut) insertFound(ctx context.Context, b *routedOutbox, items []store
 
 // legItems returns the rows as rows of their legs. It takes numbered rows that no lane gets, of a
 // start.
-func (f *fanOut) legItems(ctx context.Context, items []store.Item) (all []store.Item, err error) {
+func (f *fanOut) legItems(ctx context.Context, epoch store.Epoch, items []store.Item) (all []store.Item, err error) {
+	f.epoch = epoch
 	if f.facts.records, err = f.lookUp(ctx, items); err != nil {
 		return nil, err
 	}

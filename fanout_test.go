@@ -22,7 +22,7 @@ type fakeJoin struct {
 	asked   []string // ids that were looked up
 }
 
-func (j *fakeJoin) Begin(_ context.Context, rows []legs.Row) ([]store.LegSet, error) {
+func (j *fakeJoin) Begin(_ context.Context, _ store.Epoch, rows []legs.Row) ([]store.LegSet, error) {
 	to := make([]store.LegSet, len(rows))
 	for i, r := range rows {
 		j.begun = append(j.begun, fmt.Sprintf("%s:%b-%b", r.ID, r.Matched, r.Passed))
@@ -70,7 +70,7 @@ func newRoutedFixture(t *testing.T, saved store.Checkpoint) *routedFixture {
 	f.trackers = checkpoint.NewTrackers(saved, byText)
 	f.intake = newIntake(f.trackers.Rest(), 7, f.lanes, freed, func(string, int) {})
 	f.fan = fan
-	fan.connect(f.lanes, f.trackers, saved.Legs, byText)
+	fan.connect(7, f.lanes, f.trackers, saved.Legs, byText)
 	return f
 }
 
@@ -150,4 +150,38 @@ func TestSettledRowsOfLegsReachTheJoin(t *testing.T) {
 	}
 	f.expect(t, "2", "", "4")
 	expectEqual(t, "begun", f.begun, "[s1:1-0 2:1-0]")
+}
+
+// While the relay catches up, the records of rows above all marks are read too: a leg may have ended by
+// its record before its mark passed the row.
+func TestRecordsAboveTheMarksAreRead(t *testing.T) {
+	f := newRoutedFixture(t, saved("p0", "p0", "p0"))
+	f.beginCatchUp(&fakeStatuses{})
+	for _, position := range []store.Position{"p1", "p2"} {
+		if err := f.appendBundle(t.Context(), []capture.Batch{{Position: position, Items: ofKind("new", string(position))}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.endCatchUp()
+	if err := f.appendBundle(t.Context(), []capture.Batch{{Position: "p3", Items: ofKind("new", "p3")}}); err != nil {
+		t.Fatal(err)
+	}
+	expectEqual(t, "looked up", f.asked, "[p1 p2]")
+}
+
+// A part of a transaction that waits for its end when the relay has caught up is not lost.
+func TestPartsOutliveTheCatchUp(t *testing.T) {
+	f := newRoutedFixture(t, saved("p3", "p1", "p3"))
+	f.beginCatchUp(&fakeStatuses{})
+	f.onMarker = func(string, store.Position, store.Seq) { f.endCatchUp() }
+	if err := f.appendBundle(t.Context(), []capture.Batch{{Position: "p1", Marks: []string{"end"}}, {Items: ofKind("paid", "1")}}); err != nil {
+		t.Fatal(err)
+	}
+	in := make(chan capture.Batch, 1)
+	in <- capture.Batch{Position: "p2", Items: ofKind("paid", "2")}
+	close(in)
+	if err := f.run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(t, "", "1 2", "")
 }

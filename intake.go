@@ -52,6 +52,8 @@ type intake struct {
 	fan *fanOut
 
 	logPressure, paused atomic.Bool
+
+	single [1]capture.Batch // reused
 }
 
 // newIntake returns the intake of a leader. routes maps each outbox to its dispatcher. The
@@ -90,10 +92,8 @@ func (f *intake) run(ctx context.Context, in <-chan capture.Batch) error {
 			if !open {
 				return nil
 			}
-			if err := f.lookUp(ctx, b.Items); err != nil {
-				return err
-			}
-			if err := f.appendBatch(ctx, &b, b.Position); err != nil {
+			f.single[0] = b
+			if err := f.appendBundle(ctx, f.single[:]); err != nil {
 				return err
 			}
 		}
@@ -106,7 +106,7 @@ func (f *intake) lookUp(ctx context.Context, batches ...[]store.Item) (err error
 		return nil
 	}
 	f.fan.facts = facts{}
-	if f.fan.looksUp() {
+	if f.fan.looksUp() || f.statuses != nil { // a leg of a row above all marks may have ended by its record
 		f.fan.facts.records, err = f.fan.lookUp(ctx, batches...)
 	}
 	return err
@@ -302,7 +302,7 @@ func (f *intake) catchUp(ctx context.Context, in <-chan capture.Batch) error {
 	return err
 }
 
-// appendBundle appends batches without the rows that are settled.
+// appendBundle appends batches, without the rows that are settled while the relay catches up.
 func (f *intake) appendBundle(ctx context.Context, batches []capture.Batch) error {
 	if f.fan != nil {
 		batches = f.fan.whole(batches)

@@ -74,7 +74,7 @@ type startStore struct {
 
 // Spill implements store.Spiller.
 func (s startStore) Spill(ctx context.Context, epoch store.Epoch, items []store.Item) error {
-	all, err := s.fan.legItems(ctx, items)
+	all, err := s.fan.legItems(ctx, epoch, items)
 	if err != nil || len(all) == 0 {
 		return err
 	}

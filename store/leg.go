@@ -154,6 +154,7 @@ type LegRow struct {
 	Done    []string // they delivered the row, or need not
 	Failed  []string // each has a FAILED record, unless that was discarded
 	Spilled []string // each has a copy among the spilled rows
+	Again   []string // they are to deliver the row, also if their marks have passed it: it was set back
 	// Retries are the counted failures of legs, by route.
 	Retries map[string]LegRetry
 }

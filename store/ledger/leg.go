@@ -33,6 +33,7 @@ type legRow struct {
 	Done    []string            `json:"done,omitempty"`
 	Failed  []string            `json:"failed,omitempty"`
 	Spilled []string            `json:"spilled,omitempty"`
+	Again   []string            `json:"again,omitempty"`
 	Retries map[string]legRetry `json:"retries,omitempty"`
 }
 
@@ -42,7 +43,7 @@ type legRetry struct {
 }
 
 func recordOfLegs(r *store.LegRow) *legRow {
-	rec := &legRow{Outbox: text(r.Outbox), ID: text(r.ID), Matched: r.Matched, Done: r.Done, Failed: r.Failed, Spilled: r.Spilled}
+	rec := &legRow{Outbox: text(r.Outbox), ID: text(r.ID), Matched: r.Matched, Done: r.Done, Failed: r.Failed, Spilled: r.Spilled, Again: r.Again}
 	for route, retry := range r.Retries {
 		if rec.Retries == nil {
 			rec.Retries = map[string]legRetry{}
@@ -55,7 +56,7 @@ func recordOfLegs(r *store.LegRow) *legRow {
 func (r *legRow) ref() store.Ref { return store.Ref{Outbox: string(r.Outbox), ID: string(r.ID)} }
 
 func (r *legRow) value() *store.LegRow {
-	v := &store.LegRow{Ref: r.ref(), Matched: r.Matched, Done: r.Done, Failed: r.Failed, Spilled: r.Spilled}
+	v := &store.LegRow{Ref: r.ref(), Matched: r.Matched, Done: r.Done, Failed: r.Failed, Spilled: r.Spilled, Again: r.Again}
 	for route, retry := range r.Retries {
 		if v.Retries == nil {
 			v.Retries = map[string]store.LegRetry{}
@@ -226,7 +227,7 @@ func (l *Ledger) changeLegs(ctx context.Context, tx Tx, rows []store.Ref, change
 		change(rec, of.route)
 	}
 	for key, rec := range records {
-		if len(rec.Done)+len(rec.Failed)+len(rec.Spilled)+len(rec.Retries) == 0 {
+		if len(rec.Done)+len(rec.Failed)+len(rec.Spilled)+len(rec.Again)+len(rec.Retries) == 0 {
 			gone[key] = true
 			delete(records, key)
 		}
@@ -238,6 +239,13 @@ func (l *Ledger) changeLegs(ctx context.Context, tx Tx, rows []store.Ref, change
 func (r *legRow) requeued(route string) {
 	r.Failed = without(r.Failed, route)
 	r.Spilled = append(without(r.Spilled, route), route)
+	delete(r.Retries, route)
+}
+
+// reopened moves a leg from the FAILED ones to those that are to deliver the row.
+func (r *legRow) reopened(route string) {
+	r.Failed = without(r.Failed, route)
+	r.Again = append(without(r.Again, route), route)
 	delete(r.Retries, route)
 }
 

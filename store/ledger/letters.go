@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -298,6 +299,39 @@ func (s Store) dropFailed(ctx context.Context, epoch store.Epoch, rows []*failed
 		}
 		return s.deleteFailed(ctx, tx, rows)
 	})
+}
+
+// ReopenLegs opens FAILED rows of legs, whose outboxes have them. Their FAILED records, with the content
+// and the blocks, are gone, and the records of the rows say that the legs are to deliver them, in one
+// transaction. To repeat the call is safe.
+func (s Store) ReopenLegs(ctx context.Context, epoch store.Epoch, rows []store.Ref) error {
+	if err := s.loadFailed(ctx); err != nil {
+		return fmt.Errorf("reopen legs: %w", err)
+	}
+	s.failed.change.RLock()
+	defer s.failed.change.RUnlock()
+	for some := range slices.Chunk(rows, maxFailedRows) {
+		keys := make([]string, len(some))
+		for i, row := range some {
+			keys[i] = failedKey(row)
+		}
+		err := s.records.Update(ctx, epoch, Full, func(ctx context.Context, tx Tx) error {
+			found, err := getAll[failedRow](ctx, tx.Lock, failedKind, distinct(keys))
+			if err != nil {
+				return err
+			}
+			if err := s.changeLegs(ctx, tx, some, (*legRow).reopened); err != nil {
+				return err
+			}
+			return s.deleteFailed(ctx, tx, slices.SortedFunc(maps.Values(found), compareFailed))
+		})
+		if err != nil {
+			s.failed.forget(lateCommit) // it may have been written
+			return fmt.Errorf("reopen legs: %w", err)
+		}
+		s.failed.set(false, some...)
+	}
+	return nil
 }
 
 func failedRefs(rows []*failedRow) []store.Ref {

@@ -43,7 +43,7 @@ func BenchmarkOneLeg(b *testing.B) {
 		for i := range rows {
 			rows[i] = Row{Ref: store.Ref{Outbox: "orders", ID: fmt.Sprintf("%013d", from+i)}, Matched: store.LegSet(0).With(0)}
 		}
-		if _, err := s.Begin(ctx, rows); err != nil {
+		if _, err := s.Begin(ctx, 1, rows); err != nil {
 			b.Fatal(err)
 		}
 		for k := range batches {

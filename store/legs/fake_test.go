@@ -121,6 +121,18 @@ func (f *fakeTables) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows [
 	return answers, nil
 }
 
+// ReadSettled implements store.StatusReader.
+func (f *fakeTables) ReadSettled(_ context.Context, rows []store.ClaimRow) ([]bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	settled := make([]bool, len(rows))
+	for i, row := range rows {
+		status, exists := f.rows[row.ID]
+		settled[i] = !exists || status.Settled()
+	}
+	return settled, nil
+}
+
 // Settle implements store.Settler.
 func (f *fakeTables) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
 	results := make([]store.SettleResult, len(outcomes))

@@ -68,6 +68,9 @@ type join struct {
 	settled   bool      // the row has its outcome, or was found settled
 	recorded  bool      // there is a LegRow
 	unmarked  bool      // no mark covers the row, so that each end is recorded
+	behind    bool      // the record does not say what the join knows
+
+	again store.LegSet // legs that are to deliver the row whatever their marks; see store.LegRow
 }
 
 // enter takes over what is known of a row that enters memory. That its legs have a verdict does not
@@ -78,8 +81,8 @@ func (j *join) enter(p *plan, r *Row) {
 		j.unmarked = j.unmarked || r.Unmarked
 	}
 	j.matched |= r.Matched
-	waiting := j.open() &^ j.live
-	j.done |= waiting & r.Passed
+	before, waiting := j.done, j.open()&^j.live
+	j.done |= waiting & r.Passed &^ j.again
 	if r.Settled {
 		j.settled = true
 		for i := range waiting.All() {
@@ -89,6 +92,25 @@ func (j *join) enter(p *plan, r *Row) {
 		}
 	}
 	j.live |= j.open()
+	j.behind = j.behind || j.recorded && j.done != before && j.live == 0 // otherwise the next end records it
+}
+
+// decides reports whether the legs have decided the outcome of a row that may lack it. The end of a
+// leg that holds or has spilled a row which is to be FAILED writes that.
+func (j *join) decides(p *plan) bool {
+	switch v := j.verdict(p); {
+	case j.settled || v == 0:
+		return false
+	case v == store.Failed:
+		return j.live|j.spilled == 0 && p.box.Layout.Stores(v)
+	}
+	return true
+}
+
+// reopen opens a leg whose FAILED record is gone.
+func (j *join) reopen(leg int) {
+	j.failed, j.live, j.again = j.failed.Without(leg), j.live.With(leg), j.again.With(leg)
+	j.dropRetry(leg)
 }
 
 // restore takes over what the record of a row says.
@@ -97,6 +119,7 @@ func (j *join) restore(p *plan, rec *store.LegRow) {
 	j.done |= p.box.RouteSet(rec.Done)
 	j.failed |= p.box.RouteSet(rec.Failed)
 	j.spilled |= p.box.RouteSet(rec.Spilled)
+	j.again |= p.box.RouteSet(rec.Again)
 	j.recorded = true
 	for i, r := range p.box.Routes {
 		if retry, has := rec.Retries[r.Name]; has {
@@ -111,7 +134,10 @@ func (j *join) record(p *plan, row store.Ref) *store.LegRow {
 	if j.over() && j.failed == 0 {
 		return nil
 	}
-	rec := &store.LegRow{Ref: row, Matched: p.names(j.matched), Done: p.names(j.done), Failed: p.names(j.failed), Spilled: p.names(j.spilled)}
+	rec := &store.LegRow{
+		Ref: row, Matched: p.names(j.matched), Done: p.names(j.done), Failed: p.names(j.failed), Spilled: p.names(j.spilled),
+		Again: p.names(j.again & j.matched &^ (j.done | j.failed)),
+	}
 	for i, retry := range j.retries {
 		if rec.Retries == nil {
 			rec.Retries = map[string]store.LegRetry{}
@@ -128,7 +154,7 @@ func (j *join) open() store.LegSet { return j.matched &^ (j.done | j.failed | j.
 func (j *join) over() bool { return j.matched&^(j.done|j.failed) == 0 }
 
 // idle reports whether no leg needs the join in memory.
-func (j *join) idle() bool { return j.live|j.holders == 0 }
+func (j *join) idle() bool { return j.live|j.holders == 0 && !j.behind }
 
 func (j *join) setRetry(leg int, r store.LegRetry) {
 	retries := make(map[int]store.LegRetry, len(j.retries)+1)
@@ -248,8 +274,7 @@ func (j *join) legEnd(p *plan, leg int, o *store.Outcome, row store.Ref, after *
 	if !j.recorded && !needs && o.SpilledSeq == 0 && o.Status != store.Failed {
 		return nil
 	}
-	own := *o
-	return &store.LegEnd{Outcome: own, Of: row, Record: rec, Own: o.Status == store.Failed && !p.dropsSettled(j.matched, leg)}
+	return &store.LegEnd{Outcome: numbered(o), Of: row, Record: rec, Own: o.Status == store.Failed && !p.dropsSettled(j.matched, leg)}
 }
 
 // spill records that a leg has a copy among the spilled rows.

@@ -49,6 +49,12 @@ func (r *rig) restart() {
 	}
 }
 
+// reopen restarts with another configuration of the outbox.
+func (r *rig) reopen(box store.Outbox) {
+	r.t.Helper()
+	r.Store = New(r.Store.Store, []store.Outbox{box}, Options{})
+}
+
 func (r *rig) set(names string) store.LegSet { return r.tables.box.RouteSet(strings.Fields(names)) }
 
 // begin takes a row that all legs match, and returns the legs whose lanes get it.
@@ -61,7 +67,7 @@ func (r *rig) begin(id string, row Row) string {
 	if r.tables.status(id) == 0 {
 		r.tables.set(id, store.Pending)
 	}
-	to, err := r.Begin(r.t.Context(), []Row{row})
+	to, err := r.Begin(r.t.Context(), r.epoch, []Row{row})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -352,7 +358,6 @@ func TestRequeueCutShort(t *testing.T) {
 	r.end("a!", "1")
 	r.tables.set("1", store.Pending)
 	r.restart()
-	r.wantBegin(r.begin("1", Row{Known: r.known("1")}), "")
 	if items, err := r.Requeue(t.Context(), r.epoch, store.DeadLetterFilter{Outbox: "orders/a"}, 1); err != nil || len(items) != 1 {
 		t.Fatal(items, err)
 	}
@@ -361,6 +366,97 @@ func TestRequeueCutShort(t *testing.T) {
 	}
 	r.end("a*", "1")
 	r.want("1", store.Completed, "")
+}
+
+// TestFailedRowSetBack: a FAILED row that is PENDING again without an end of a leg, because an operator
+// set it back or a requeue was cut short, goes to the legs that had failed, once the log or a sweep
+// brings it. Their FAILED records go, and the other legs do not get it.
+func TestFailedRowSetBack(t *testing.T) {
+	for _, swept := range []bool{false, true} {
+		r := newRig(t, "a b c?")
+		r.begin("1", Row{})
+		for _, end := range []string{"a", "b!", "c!"} {
+			r.end(end, "1")
+		}
+		r.want("1", store.Failed, "a/b c/")
+		r.restart()
+		r.wantBegin(r.begin("1", Row{Unmarked: swept, Known: r.known("1")}), "") // FAILED, and not known to be settled
+		r.tables.set("1", store.Pending)
+		r.wantBegin(r.begin("1", Row{Unmarked: swept, Known: r.known("1")}), "b c")
+		for _, leg := range []string{"b", "c"} {
+			letters, err := r.Failed(t.Context(), store.DeadLetterFilter{Outbox: "orders/" + leg}, 10, false)
+			if err != nil || len(letters) > 0 {
+				t.Errorf("FAILED rows of %s: %+v, %v", leg, letters, err)
+			}
+			if a := r.claim(leg, "1"); a.Result != store.Claimed || a.RetryCount != 0 {
+				t.Errorf("claim of %s: %+v", leg, a)
+			}
+			r.end(leg, "1")
+		}
+		r.want("1", store.Completed, "")
+		if len(r.rows) > 0 {
+			t.Error("a join is left in memory")
+		}
+	}
+}
+
+// TestFailedRowsOfASweep: rows without a seq, which a sweep found, are kept as FAILED rows, and requeued.
+func TestFailedRowsOfASweep(t *testing.T) {
+	r := newRig(t, "a")
+	for _, id := range []string{"1", "2"} {
+		r.begin(id, Row{Unmarked: true})
+		it := r.item("a", id)
+		it.Seq = 0
+		o := store.Outcome{Ref: it.Ref, Status: store.Failed, Error: "broken", Row: &it}
+		if _, err := r.Settle(t.Context(), r.epoch, []store.Outcome{o}); err != nil {
+			t.Fatal(err)
+		}
+		r.want(id, store.Failed, "/a/")
+	}
+	items, err := r.Requeue(t.Context(), r.epoch, store.DeadLetterFilter{Outbox: "orders/a"}, 10)
+	if err != nil || len(items) != 2 || string(items[0].Payload) != "x"+items[0].ID || items[0].Seq == items[1].Seq {
+		t.Errorf("requeued %+v, %v", items, err)
+	}
+}
+
+// TestMarkBeyondTheRecord: what only a mark says of a row with a record is recorded, because the mark
+// of the least leg may pass the row before its copy ends. So the copy completes the row.
+func TestMarkBeyondTheRecord(t *testing.T) {
+	r := newRig(t, "a b")
+	r.begin("1", Row{})
+	r.spill("b", "1")
+	r.restart()
+	r.wantBegin(r.begin("1", Row{Passed: r.set("a"), Known: r.known("1")}), "")
+	r.want("1", store.Pending, "a//b")
+	r.restart() // behind the row
+	r.end("b*", "1")
+	r.want("1", store.Completed, "")
+}
+
+// TestDecidedRowIsWritten: a row whose ended legs decide it by now, because routes have changed or a
+// crash came before the outcome, gets its outcome when it enters memory. A dead leg that is optional by
+// now holds it no longer.
+func TestDecidedRowIsWritten(t *testing.T) {
+	r := newRig(t, "a b")
+	r.begin("1", Row{})
+	r.begin("2", Row{})
+	for _, id := range []string{"1", "2"} {
+		r.claim("a", id)
+		r.end("a", id)
+	}
+	r.spill("b", "1")
+	r.tables.box.Routes[1].Optional = true
+	r.reopen(r.tables.box)
+	r.wantBegin(r.begin("1", Row{Known: r.known("1")}), "")
+	r.want("1", store.Completed, "a//b")
+	r.wantBegin(r.begin("2", Row{Passed: r.set("a")}), "b")
+	r.want("2", store.Completed, "")
+	r.end("b*", "1")
+	r.end("b", "2")
+	r.want("1", store.Completed, "")
+	if len(r.rows) > 0 {
+		t.Error("a join is left in memory")
+	}
 }
 
 // TestDiscardOfLeg: the row goes once no leg is left that may deliver it.

@@ -26,7 +26,7 @@ type model struct {
 
 	log  []store.LegSet // by index, the legs that match the row
 	legs []map[int]*truth
-	cut  map[int]bool // rows that a requeue without an answer may have set back to PENDING
+	cut  map[int]bool // FAILED rows that an operator, or a requeue without an answer, may have set back to PENDING
 
 	// The relay.
 	s       *Store
@@ -126,9 +126,12 @@ func (m *model) place(index int, seq store.Seq, r Row, ticket bool) {
 		m.check(err)
 		r.Known = known[0]
 	}
-	to, err := m.s.Begin(m.ctx, []Row{r})
+	to, err := m.s.Begin(m.ctx, m.epoch, []Row{r})
 	m.check(err)
 	for i := range to[0].All() {
+		if m.legs[i][index].failed && m.cut[index] && !m.tables.status(id(index)).Settled() {
+			m.reopen(i, index)
+		}
 		if m.lanes[i][index] != nil {
 			continue // a sweep found it again
 		}
@@ -260,7 +263,7 @@ func (m *model) finish(leg, n int, h *held, status store.Status) {
 	if result.NeedsRetry() || result == store.WasGone && !tr.free {
 		m.t.Fatalf("outcome %s of row %d of %s: %d", status, n, h.it.Outbox, result)
 	}
-	tr.again = false
+	tr.again = n >= m.read && n >= m.marks[leg] // the log is to bring it again, and no record tells of its copy
 	if status == store.Pending && result == store.Written {
 		h.claimed, tr.ended = false, false
 		tr.retries++
@@ -457,6 +460,17 @@ func (m *model) requeue(t *rapid.T) {
 	}
 }
 
+// setBack lets an operator set a FAILED row back in its table.
+func (m *model) setBack(t *rapid.T) {
+	m.t = t
+	for n := range m.log {
+		if m.tables.status(id(n)) == store.Failed && rapid.Bool().Draw(t, "this") {
+			m.tables.set(id(n), store.Pending)
+			m.cut[n] = true
+		}
+	}
+}
+
 // reopen records that FAILED rows of a leg are to be delivered again.
 func (m *model) reopen(leg, n int) {
 	tr := m.legs[leg][n]
@@ -502,7 +516,7 @@ func TestLegsAgainstModel(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"": m.invariants, "insert": m.insert, "read": m.readLog, "read more": m.readLog, "deliver": m.deliver, "deliver more": m.deliver,
 			"give back": m.giveBack, "spill": m.spill, "reload": m.reload, "save": m.save, "crash": m.crash, "lose log": m.loseLog,
-			"sweep": m.sweep, "forget": m.forget, "requeue": m.requeue, "interfere": m.interfere,
+			"sweep": m.sweep, "forget": m.forget, "requeue": m.requeue, "set back": m.setBack, "interfere": m.interfere,
 		})
 		m.drain(rt)
 	})

@@ -2,6 +2,7 @@ package legs
 
 import (
 	"context"
+	"hash/fnv"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -71,12 +72,27 @@ func (c *settling) decide(i int) {
 		c.rows, c.rowAt = append(c.rows, store.Outcome{Ref: u.row, Txn: o.Txn, Status: store.Pending, At: o.At}), append(c.rowAt, i)
 	case record:
 		u.hold()
-		end := store.LegEnd{Outcome: *o, Of: u.row, Record: after.record(u.plan, u.row)}
+		end := store.LegEnd{Outcome: numbered(o), Of: u.row, Record: after.record(u.plan, u.row)}
 		c.ends, c.endAt = append(c.ends, end), append(c.endAt, i)
 	case settle:
 		u.hold()
 		c.rows, c.rowAt = append(c.rows, e.rowOutcome(u.legOf, o, &after)), append(c.rowAt, i)
 	}
+}
+
+// numbered returns an outcome of a leg whose FAILED row has a seq. One that a sweep found has none, and
+// is kept under a number. It is below those of all epochs, so that a requeue puts the row in front of
+// its lane, and always the same, so that a repeated call keeps it once.
+func numbered(o *store.Outcome) store.Outcome {
+	out := *o
+	if o.Status == store.Failed && o.Row != nil && o.Row.Seq == 0 {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(o.ID)) // never fails
+		row := *o.Row
+		row.Seq = store.Seq(1 + h.Sum64()>>25) //nolint:gosec // it fits
+		out.Row = &row
+	}
+	return out
 }
 
 // dropCopy deletes the copy of a row whose leg had ended before.

@@ -1,6 +1,7 @@
 package legs
 
 import (
+	"context"
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -47,4 +48,31 @@ func TestCrashBetweenCopyAndDecidedOutcome(t *testing.T) {
 	if s := r.tables.status("1"); s != store.Completed {
 		t.Errorf("row is %v; want COMPLETED", s)
 	}
+}
+
+// A row with a record comes from the log while a spilled lane reads that record: it goes to the legs that
+// miss it. It was taken for a row whose record is gone, so that every leg passed it over.
+func TestBeginWhileTheRecordIsRead(t *testing.T) {
+	r := newRig(t, "bus hooks copy?")
+	r.begin("1", Row{})
+	r.spill("copy", "1")
+	r.restart()
+	ref := store.Ref{Outbox: "orders", ID: "1"}
+	known := r.known("1")
+	reading := []use{{legOf: legOf{plan: r.plans["orders"]}, row: ref, at: &entry{busy: true}}}
+	r.mu.Lock()
+	r.rows[ref] = reading[0].at // as acquire does
+	r.mu.Unlock()
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+	row := Row{Ref: ref, Matched: r.set("bus hooks copy"), Known: known}
+	if to, err := r.Begin(ended, r.epoch, []Row{row}); err == nil {
+		t.Errorf("before the record is read, the row goes to the legs %b", to[0])
+	}
+	if err := r.Store.restore(t.Context(), []*use{&reading[0]}); err != nil {
+		t.Fatal(err)
+	}
+	r.release(reading)
+	r.wantBegin(r.begin("1", Row{Known: known}), "bus hooks")
 }

@@ -1,0 +1,226 @@
+package legs
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Row is a row of an outbox with routes that enters memory.
+type Row struct {
+	store.Ref // Outbox is the outbox, not a leg
+	// Matched are the legs whose routes match the row.
+	Matched store.LegSet
+	// Passed are the legs whose saved mark is at or behind the row.
+	Passed store.LegSet
+	// Settled: the row is COMPLETED or FAILED in its table, or deleted.
+	Settled bool
+	// Unmarked: the row was found in its table, and no mark will tell which legs are done.
+	Unmarked bool
+	// Known is the row's record, nil if there is none or it need not be looked up.
+	Known *store.LegRow
+}
+
+// Begin takes rows that enter memory, and returns for each, by position, the legs to whose lanes
+// it is to be appended. Call it before the row is appended to a lane.
+//
+// It reads the record of a row with a Known one again, because a spilled copy may have ended since,
+// and another end would bring the old record back.
+//
+// A row that is in memory already, because a sweep found it again, gets all of its open legs once
+// more. The lanes know which of them hold the row.
+//
+// What it finds out it writes, where no later end of a leg would: which legs of a row with a record
+// the marks show as done, and the outcome of a row whose legs have decided it. An error means that the
+// call may be repeated.
+func (s *Store) Begin(ctx context.Context, epoch store.Epoch, rows []Row) ([]store.LegSet, error) {
+	if err := s.acquireFree(ctx, rows); err != nil {
+		return nil, err
+	}
+	to, uses := make([]store.LegSet, len(rows)), make([]use, len(rows))
+	var some []*found
+	for i := range rows {
+		r, p := &rows[i], s.plans[rows[i].Outbox]
+		if p == nil {
+			continue
+		}
+		r.Unmarked = r.Unmarked || s.polling
+		e := s.begin(p, r)
+		uses[i] = use{legOf: legOf{plan: p}, row: r.Ref, at: e}
+		if to[i] = e.open(); !e.busy && (e.behind || e.decides(p)) {
+			e.busy = true
+			some = append(some, &found{Ref: r.Ref, plan: p, entry: e, to: &to[i]})
+		}
+	}
+	if len(some) == 0 {
+		s.release(uses)
+		return to, nil
+	}
+	s.mu.Unlock()
+	err := s.writeFound(ctx, epoch, some)
+	s.mu.Lock()
+	for _, f := range some {
+		f.entry.busy = false
+	}
+	s.release(uses)
+	return to, err
+}
+
+// acquireFree is acquire for the rows with a known record, once no call writes any of them.
+func (s *Store) acquireFree(ctx context.Context, rows []Row) error {
+	var known []use
+	for i := range rows {
+		if p := s.plans[rows[i].Outbox]; rows[i].Known != nil && p != nil {
+			known = append(known, use{legOf: legOf{plan: p}, row: rows[i].Ref})
+		}
+	}
+	for {
+		if err := s.acquire(ctx, known); err != nil {
+			return err
+		}
+		busy := false
+		for i := range known {
+			busy = busy || known[i].at.busy
+		}
+		if !busy {
+			return nil
+		}
+		if err := s.wait(ctx, known); err != nil {
+			return err
+		}
+	}
+}
+
+// begin takes a row. The lock is held.
+func (s *Store) begin(p *plan, r *Row) *entry {
+	e := s.rows[r.Ref]
+	switch {
+	case e == nil:
+		e = &entry{}
+		s.rows[r.Ref] = e
+	case e.matched == 0 && r.Known != nil:
+		return e // its record is gone: every leg has ended
+	}
+	e.enter(p, r)
+	return e
+}
+
+// found is a row of which Begin found out what its record or its table does not say. It is busy.
+type found struct {
+	store.Ref
+	plan  *plan
+	entry *entry
+	to    *store.LegSet // the legs that get the row
+}
+
+// writeFound writes what Begin found out.
+func (s *Store) writeFound(ctx context.Context, epoch store.Epoch, rows []*found) error {
+	if err := s.reopenFailed(ctx, epoch, rows); err != nil {
+		return err
+	}
+	var outcomes []store.Outcome
+	var ends []store.LegEnd
+	var decided, recorded []*found
+	s.mu.Lock()
+	for _, f := range rows {
+		j := &f.entry.join
+		end := store.LegEnd{Outcome: store.Outcome{Ref: f.leg(), Status: store.Pending}, Of: f.Ref, Record: j.record(f.plan, f.Ref)}
+		switch {
+		case j.decides(f.plan) && j.verdict(f.plan) == store.Completed:
+			o := j.decided(f.plan, f.Ref, 0)
+			if j.recorded || j.behind {
+				o.Leg = &end
+			}
+			outcomes, decided = append(outcomes, o), append(decided, f)
+		case j.behind:
+			ends, recorded = append(ends, end), append(recorded, f)
+		}
+	}
+	s.mu.Unlock()
+	if err := unlessRefused(s.SettleLegs(ctx, epoch, ends)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	for i, f := range recorded {
+		f.entry.behind, f.entry.recorded = false, ends[i].Record != nil
+	}
+	s.mu.Unlock()
+	if len(outcomes) == 0 {
+		return nil
+	}
+	results, err := s.Store.Settle(ctx, epoch, outcomes)
+	if err != nil {
+		return unlessRefused(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, f := range decided {
+		if results[i].NeedsRetry() {
+			continue // a sweep finds the row, or the end of a further leg writes it
+		}
+		if f.entry.settled = true; outcomes[i].Leg != nil {
+			f.entry.behind, f.entry.recorded = false, outcomes[i].Leg.Record != nil
+		}
+	}
+	return nil
+}
+
+// leg names a leg of the row, for a change that concerns none in particular.
+func (f *found) leg() store.Ref {
+	return store.Ref{Outbox: store.LegName(f.Outbox, f.plan.box.Routes[0].Name), ID: f.ID}
+}
+
+// unlessRefused drops an error that says that the database refuses a write: the row stays as it is,
+// and a sweep finds it again.
+func unlessRefused(err error) error {
+	if errors.As(err, new(*store.RefusedError)) {
+		return nil
+	}
+	return err
+}
+
+// reopenFailed opens the FAILED legs of rows that are not FAILED in their table although all legs have
+// ended: an operator has set the row back, or a requeue was cut short. The legs get the row in place
+// of their FAILED records.
+func (s *Store) reopenFailed(ctx context.Context, epoch store.Epoch, rows []*found) error {
+	var failed []*found
+	var ask []store.ClaimRow
+	s.mu.Lock()
+	for _, f := range rows {
+		if j := &f.entry.join; j.decides(f.plan) && j.verdict(f.plan) == store.Failed {
+			failed, ask = append(failed, f), append(ask, store.ClaimRow{Ref: f.Ref})
+		}
+	}
+	s.mu.Unlock()
+	if len(failed) == 0 {
+		return nil
+	}
+	settled, err := s.Store.ReadSettled(ctx, ask)
+	if err != nil {
+		return err
+	}
+	var legs []store.Ref
+	var of []*found
+	s.mu.Lock()
+	for i, f := range failed {
+		if settled[i] {
+			f.entry.settled = true
+			continue
+		}
+		for k := range f.entry.failed.All() {
+			legs, of = append(legs, store.Ref{Outbox: store.LegName(f.Outbox, f.plan.box.Routes[k].Name), ID: f.ID}), append(of, f)
+		}
+	}
+	s.mu.Unlock()
+	if err := s.ReopenLegs(ctx, epoch, legs); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, f := range of {
+		f.entry.reopen(s.legs[legs[i].Outbox].index)
+		*f.to = f.entry.open()
+	}
+	return nil
+}
