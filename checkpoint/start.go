@@ -81,6 +81,9 @@ func (b *StartPoint) IsFirst() bool { return b.SnapshotReason != "" && b.Waterma
 // snapshot, and finds the rows that it had spilled. A source may keep rows that no table
 // has: they are spilled before the backlog, and the checkpoint says up to where they are. Such
 // a source also saves the position of a new log, because the next start must read it from there.
+// The last leader may save a checkpoint until its leadership ends. Start begins again with that one:
+// behind an older one it would delete spilled rows that the newer one says are there.
+//
 // With an intact log, Start deletes the rows that were spilled after the checkpoint,
 // because the log brings them again: for a leg, those after its own mark. A leg without a saved
 // mark starts at the checkpoint. After a snapshot no mark holds.
@@ -89,10 +92,11 @@ func (b *StartPoint) IsFirst() bool { return b.SnapshotReason != "" && b.Waterma
 // checkpoint is then invalid, whatever position the source finds, unless the log is still
 // readable.
 func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.Outbox, bound store.ReadLimit, lost *capture.LostError) (StartPoint, error) {
-	at, err := tables.LoadCheckpoint(ctx)
-	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
-		return StartPoint{}, fmt.Errorf("load checkpoint: %w", err)
+	at, err := loadCheckpoint(ctx, tables)
+	if err != nil {
+		return StartPoint{}, err
 	}
+	saved := at
 	leader := &lazyLeader{StartStore: tables, seq: at.Seq, legs: at.Legs, first: at.IsZero()}
 	if lost != nil && !lost.Readable {
 		at = store.Checkpoint{Seq: at.Seq}
@@ -107,6 +111,12 @@ func Start(ctx context.Context, src Opener, tables StartStore, outboxes []store.
 	}
 	if err := leader.acquire(ctx); err != nil {
 		return StartPoint{}, err
+	}
+	if changed, err := leader.changed(ctx, saved); changed || err != nil {
+		if err != nil {
+			return StartPoint{}, err
+		}
+		return Start(ctx, src, tables, outboxes, bound, lost) // no other leader saves one from now on
 	}
 
 	point := StartPoint{
@@ -164,6 +174,25 @@ func (l *lazyLeader) acquire(ctx context.Context) (err error) {
 		return fmt.Errorf("acquire leadership: %w", err)
 	}
 	return nil
+}
+
+// changed reports whether the saved checkpoint is another than the loaded one, although this start has
+// changed none.
+func (l *lazyLeader) changed(ctx context.Context, loaded store.Checkpoint) (bool, error) {
+	if l.cleared || l.keeping {
+		return false, nil
+	}
+	now, err := loadCheckpoint(ctx, l)
+	return !now.Equal(loaded), err
+}
+
+// loadCheckpoint loads the saved checkpoint; zero if there is none.
+func loadCheckpoint(ctx context.Context, tables store.Checkpoints) (store.Checkpoint, error) {
+	at, err := tables.LoadCheckpoint(ctx)
+	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
+		return at, fmt.Errorf("load checkpoint: %w", err)
+	}
+	return at, nil
 }
 
 // ClearCheckpoint implements capture.Tables. It keeps the seq, which identifies

@@ -14,6 +14,8 @@ import (
 // fakeStart is a fake log and its tables for one start.
 type fakeStart struct {
 	saved   *store.Checkpoint
+	resume  bool              // the log is opened where it is asked for
+	late    *store.Checkpoint // that the last leader saves before its leadership ends
 	opening capture.OpenResult
 	rows    map[string]int // by outbox
 	payload int            // bytes of each row's payload and group
@@ -51,6 +53,9 @@ func (s *fakeStart) LoadCheckpoint(context.Context) (store.Checkpoint, error) {
 func (s *fakeStart) AcquireLeadership(context.Context) (store.Epoch, error) {
 	s.epochs++
 	s.steps = append(s.steps, "acquire")
+	if s.late != nil {
+		s.saved, s.late = s.late, nil
+	}
 	return store.Epoch(s.epochs), nil
 }
 
@@ -67,6 +72,9 @@ func (s *fakeStart) SaveCheckpoint(_ context.Context, e store.Epoch, cp store.Ch
 func (s *fakeStart) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
 	s.opened = at
 	o := s.opening
+	if s.resume {
+		o.From = at.Position
+	}
 	var err error
 	if o.SnapshotReason != "" {
 		if len(s.keeps) == 0 {
@@ -169,6 +177,25 @@ func TestStartResumesAtCheckpoint(t *testing.T) {
 	}
 	if fmt.Sprint(s.steps) != "[acquire delete spilled after 5 as 1]" || b.Epoch != 1 {
 		t.Errorf("got calls %v, epoch %d", s.steps, b.Epoch)
+	}
+}
+
+// TestStartAtTheLastCheckpoint: the last leader saves a checkpoint after it was loaded. Behind the older
+// one, Start would delete rows that the last leader spilled before it saved. If this leader died before it
+// saved too, nobody would read them again.
+func TestStartAtTheLastCheckpoint(t *testing.T) {
+	s := &fakeStart{
+		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},
+		late:    &store.Checkpoint{Origin: "o", Position: "8", Seq: 6},
+		opening: capture.OpenResult{Origin: "o"},
+	}
+	s.resume = true
+	b, err := Start(t.Context(), s, s, twoOutboxes, store.ReadLimit{Rows: 10}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !b.Watermark.Equal(*s.saved) || b.From != "8" || fmt.Sprint(s.steps) != "[acquire acquire delete spilled after 6 as 2]" {
+		t.Errorf("got %+v, calls %v", b, s.steps)
 	}
 }
 
