@@ -214,7 +214,10 @@ func TestIngestKilled(t *testing.T) {
 			load.clients, load.each, load.pause = 200, many(t, 0)/200, 100*time.Millisecond
 		}
 		var mu sync.Mutex
-		replicas := []*ingestRelay{s.run(), s.run()}
+		replicas := []*ingestRelay{s.run()}
+		replicas[0].waitFor("source connected") // a failure before a relay's first session ends it
+		replicas = append(replicas, s.run())
+		replicas[1].waitFor("standing by")
 		load.urls = func() (urls []string) {
 			mu.Lock()
 			defer mu.Unlock()
