@@ -70,7 +70,7 @@ func TestBeginWhileTheRecordIsRead(t *testing.T) {
 	if to, err := r.Begin(ended, r.epoch, []Row{row}); err == nil {
 		t.Errorf("before the record is read, the row goes to the legs %b", to[0])
 	}
-	if err := r.Store.restore(t.Context(), []*use{&reading[0]}); err != nil {
+	if err := r.restore(t.Context(), []*use{&reading[0]}); err != nil {
 		t.Fatal(err)
 	}
 	r.release(reading)

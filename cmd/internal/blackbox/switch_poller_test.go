@@ -97,10 +97,10 @@ func (p *poller) start() {
 
 // stop waits until the rows that are being sent are marked.
 func (p *poller) stop() {
-	p.layoutScene.t.Helper()
+	p.t.Helper()
 	close(p.quit)
 	if err := <-p.ended; err != nil {
-		p.layoutScene.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 }
 
