@@ -26,13 +26,17 @@ type twoSinkIntake struct {
 	in      chan capture.Batch
 }
 
-func runTwoSinks(t *testing.T, cfg dispatch.Config, test func(s *twoSinkIntake)) {
+// runTwoSinks runs a test. Each of prepare is called before the intake runs.
+func runTwoSinks(t *testing.T, cfg dispatch.Config, test func(s *twoSinkIntake), prepare ...func(s *twoSinkIntake)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &twoSinkIntake{a: newFakeBackend(), b: newFakeBackend(), tracker: checkpoint.NewTracker(store.Checkpoint{}), in: make(chan capture.Batch)}
 		freed := make(chan struct{}, 1)
 		s.da, s.db = dispatch.New(cfg, s.a.options(1, true, freed)), dispatch.New(cfg, s.b.options(1, true, freed))
 		s.intake = newIntake(s.tracker, 1, map[string]*dispatch.Dispatcher{"a": s.da, "b": s.db}, freed, func(string, int) {})
 		s.spillEnabled = true
+		for _, change := range prepare {
+			change(s)
+		}
 		end := runParts(t, s.da.Run, s.db.Run, func(ctx context.Context) error { return s.run(ctx, s.in) })
 		test(s)
 		end()
@@ -149,12 +153,11 @@ func TestFullBuffersPauseSource(t *testing.T) {
 // slow.
 func TestRoomAsidePausesSource(t *testing.T) {
 	runTwoSinks(t, smallBuffer(50), func(s *twoSinkIntake) {
-		s.setAside([]*dispatch.Dispatcher{s.db})
 		s.a.set(func() { s.a.latency = 5 * time.Second })
 		s.send(1, 1000, "a")
 		advance(time.Hour)
 		s.a.set(func() { expectEqual(t, "rows sent, rows spilled", []int{len(s.a.sent), s.a.rowsSpilled}, "[1000 0]") })
-	})
+	}, func(s *twoSinkIntake) { s.setAside([]*dispatch.Dispatcher{s.db}) })
 }
 
 // Sinks that catch up together, as those of an outbox's routes do, spill nothing, although each is slow
