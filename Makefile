@@ -82,8 +82,7 @@ leader: have-go ## kill, stop, freeze and cut off the leader of two relays N tim
 
 lint: have-go ## check the format and look for mistakes
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w these files:" $$unformatted >&2; exit 1; }
-	go vet ./...
-	go run $(GOLANGCI) run ./...
+	go run $(GOLANGCI) run ./... # with govet
 
 # VULNDB=file:///… where the public database cannot be reached.
 vuln: have-go ## look for known vulnerabilities in what the program calls

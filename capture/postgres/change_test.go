@@ -33,7 +33,7 @@ func databaseOf(t *testing.T, version int, encoding string) *database {
 // stream with its name, and no other row is lost.
 func TestInvalidUTF8(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := databaseOf(t, version, "SQL_ASCII")
 		r := run(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"), `INSERT INTO outbox_events (id, payload) VALUES ('payload', E'x\377y')`)
@@ -61,7 +61,7 @@ func TestInvalidUTF8(t *testing.T) {
 // forever.
 func TestUnreadableLog(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := databaseOf(t, version, "EUC_CN")
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"), `INSERT INTO outbox_events (id, payload) VALUES ('bad', E'\242\241')`, insert("b"))
@@ -85,7 +85,7 @@ func TestUnreadableLog(t *testing.T) {
 // snapshot continues after it.
 func TestRowWithoutID(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		servers.Exec(t, d.url, "ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey", "ALTER TABLE outbox_events ALTER id DROP NOT NULL")
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -100,7 +100,7 @@ func TestRowWithoutID(t *testing.T) {
 // TestTableRecreated: a table that is dropped and recreated is another table.
 func TestTableRecreated(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"))
@@ -116,7 +116,7 @@ func TestTableRecreated(t *testing.T) {
 
 func TestTableDropped(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, "DROP TABLE outbox_events")
@@ -135,7 +135,7 @@ func TestTableDropped(t *testing.T) {
 // meanwhile is not an outbox.
 func TestTableRenamedAndBack(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		cfg := d.config()
 		cfg.HeartbeatInterval = 100 * time.Millisecond // checks as often
@@ -180,7 +180,7 @@ func awaitHeartbeats(t *testing.T, f *following, n int) {
 // after the source opened.
 func TestColumnsRetyped(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		servers.Exec(t, d.url, "DROP TABLE outbox_events", strings.Replace(createTable, "id text", "id int", 1))
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -211,7 +211,7 @@ func TestColumnsRetyped(t *testing.T) {
 // its name. Once it is back, a snapshot brings the rows that the WAL cannot.
 func TestColumnRenamed(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"))
@@ -236,7 +236,7 @@ func TestColumnRenamed(t *testing.T) {
 // WAL, but the table can be polled.
 func TestColumnBecomesGenerated(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, "ALTER TABLE outbox_events DROP message_group",
@@ -254,7 +254,7 @@ func TestColumnBecomesGenerated(t *testing.T) {
 // without it, and a snapshot reports the missing privilege and leaves no slot.
 func TestSelectRevoked(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		d.role = d.newRole(t, "app", "REPLICATION")
 		script(publish, "GRANT SELECT ON outbox_events TO "+d.role)(t, d)

@@ -18,7 +18,7 @@ import (
 // through polling, each to an outcome. Both modes agree on the groups.
 func TestCustomTable(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabaseOf(t, servers.Database(t, version), createOdd(), oddNames)
 		c := ctxOf(t)
 		if err := d.views.Install(c); err != nil {
@@ -137,7 +137,7 @@ func find(t *testing.T, items []store.Item, id string) *store.Item {
 // before the first row, and the table can be polled.
 func TestGeneratedColumn(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		servers.Exec(t, d.url, "ALTER TABLE outbox_events DROP message_group",
 			"ALTER TABLE outbox_events ADD message_group text GENERATED ALWAYS AS (substr(payload, 1, 1)) STORED")

@@ -43,7 +43,7 @@ func expectFinding(t *testing.T, cfg postgres.Config, subject string, grade stor
 // TestDiagnoseBeforeFirstStart: a diagnosis distinguishes objects that the relay will
 // create from objects that an operator must create, and creates nothing itself.
 func TestDiagnoseBeforeFirstStart(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		cfg := d.config()
 		statement := `CREATE PUBLICATION "` + d.name + `" FOR TABLE "public"."outbox_events" WITH (publish = 'insert', publish_via_partition_root = true);`
@@ -66,7 +66,7 @@ func TestDiagnoseBeforeFirstStart(t *testing.T) {
 
 // TestDiagnoseOldTransaction: an old transaction that delays a slot is named.
 func TestDiagnoseOldTransaction(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := privateDatabase(t, servers.Start(t, version, nil))
 		cfg := d.config()
 		cfg.SlotTimeout = time.Nanosecond
@@ -81,7 +81,7 @@ func TestDiagnoseOldTransaction(t *testing.T) {
 // TestDiagnoseHiddenTransaction: a role that may not see the age of transactions gets the
 // current one in each diagnosis, and the grant that shows more.
 func TestDiagnoseHiddenTransaction(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := privateDatabase(t, servers.Start(t, version, nil))
 		servers.Exec(t, d.url, "CREATE ROLE blind LOGIN REPLICATION", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO blind")
 		cfg := d.config()
@@ -106,7 +106,7 @@ func TestDiagnoseHiddenTransaction(t *testing.T) {
 
 // TestDiagnoseLockedTable: the diagnosis does not wait for a locked table.
 func TestDiagnoseLockedTable(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		run(t, d, d.config(), store.Checkpoint{}).close()
 		conn := servers.Connect(t, d.url)
@@ -124,7 +124,7 @@ func TestDiagnoseLockedTable(t *testing.T) {
 // TestDiagnoseHeldSlot: the reader of the slot is reported. A relay of the name is fine,
 // any other program is a fault.
 func TestDiagnoseHeldSlot(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		r := run(t, d, d.config(), store.Checkpoint{})
 		reads := func(id string) {

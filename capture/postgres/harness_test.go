@@ -185,6 +185,16 @@ func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 	})
 }
 
+// aVersion runs a test on one version, which its name chooses, or on those of SLUICEBOX_TEST_VERSIONS.
+// The suites, slots and failovers run on each.
+func aVersion(t *testing.T, test func(t *testing.T, version int)) {
+	t.Helper()
+	inTurn(t, servers.Spread(t, servers.Versions()), func(t *testing.T, version int) {
+		t.Parallel()
+		test(t, version)
+	})
+}
+
 // oneVersion is for behaviour that does not differ between versions.
 func oneVersion(t *testing.T, test func(t *testing.T, version int)) {
 	t.Helper()

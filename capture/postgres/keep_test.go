@@ -114,7 +114,7 @@ func (s *keepScene) expectOneSlot() {
 // log has, and the new log begins behind them.
 func TestSnapshotKeepsRows(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		for name, change := range map[string][2]func(postgres.Config) postgres.Config{
 			"an outbox is added": {unchanged, withSecond}, "an outbox is removed": {withSecond, unchanged},
 		} {
@@ -139,7 +139,7 @@ func TestSnapshotKeepsRows(t *testing.T) {
 // that no start has kept, and leaves one slot.
 func TestUnfinishedSnapshotKeepsRows(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		failed := errors.New("the relay was ended")
 		for step := range 3 {
 			t.Run(fmt.Sprint("the database fails call ", step), func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestUnfinishedSnapshotKeepsRows(t *testing.T) {
 // kept too, if the relay is killed before the rows of the tables are settled or spilled.
 func TestFirstSnapshotKeepsRows(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		for name, lose := range map[string]func(s *keepScene){
 			"the first start": func(s *keepScene) { s.at = store.Checkpoint{} },
 			"a lost slot": func(s *keepScene) {
@@ -263,7 +263,7 @@ func TestSnapshotKeepsManyRows(t *testing.T) {
 // rows. If no slot is free, Open changes nothing.
 func TestSnapshotThatCannotKeepRows(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		t.Run("slot gone", func(t *testing.T) {
 			s := newKeepScene(t, servers.Database(t, version), unchanged)
 			servers.Exec(t, s.url, fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", s.name))

@@ -43,7 +43,7 @@ func emit(transactional bool, prefix, content string) string {
 // emitted. Others are not, nor are those of a transaction that was rolled back.
 func TestMessages(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newMessages(t, version, messageLayout())
 		cfg := d.config()
 		expectFinding(t, cfg, "publication", store.GradeAdvice, `CREATE PUBLICATION "`+d.name+`" WITH (publish`)
@@ -170,7 +170,7 @@ func TestMessageOutboxes(t *testing.T) {
 // TestStoreOfMessages: checks, claims, outcomes and statuses need no table.
 func TestStoreOfMessages(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newMessages(t, version, messageLayout())
 		ctx := ctxOf(t)
 		if err := errors.Join(d.views.Install(ctx), d.views.Check(ctx)); err != nil {

@@ -29,7 +29,7 @@ func TestPartitionKeyWithWrittenColumn(t *testing.T) {
 		"third":      {partitionedBy("RANGE (id)") + byID + "RANGE (created_at); CREATE TABLE leaf PARTITION OF part DEFAULT PARTITION BY LIST ((status = 'PENDING'))", `the relay writes column "status"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachVersion(t, func(t *testing.T, version int) {
+			aVersion(t, func(t *testing.T, version int) {
 				d := newDatabase(t, servers.Database(t, version))
 				servers.Exec(t, d.url, c.ddl)
 				err := openErr(t, d, d.config(), store.Checkpoint{})
@@ -45,7 +45,7 @@ func TestPartitionKeyWithWrittenColumn(t *testing.T) {
 // TestPartitionKeyWithoutWrittenColumn: tables with other keys are streamed.
 func TestPartitionKeyWithoutWrittenColumn(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		servers.Exec(t, d.url, partitionedBy("RANGE (created_at, (length(id)))"), "CREATE TABLE part PARTITION OF outbox_events DEFAULT PARTITION BY HASH (message_group)",
 			"CREATE TABLE leaf PARTITION OF part FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
@@ -60,7 +60,7 @@ func TestPartitionKeyWithoutWrittenColumn(t *testing.T) {
 // first child is created during a stream; its rows can be polled.
 func TestChildTables(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := watched(newDatabase(t, servers.Database(t, version)))
 		f := follow(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"))

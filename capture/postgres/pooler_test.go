@@ -12,7 +12,7 @@ import (
 // TestBehindPooler: a pooler in place of the database is named, for the stream and for
 // the other sessions.
 func TestBehindPooler(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		// Every parameter that the stream sends, except those known to pgbouncer.
 		ignored := []string{

@@ -29,7 +29,7 @@ func privateDatabase(t *testing.T, srv *servers.Server) *database {
 // paused.
 func TestSlotInvalidatedWhileRunning(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
 		d := privateDatabase(t, srv)
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -49,7 +49,7 @@ func TestSlotInvalidatedWhileRunning(t *testing.T) {
 
 func TestWALLevelSetBack(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		levels := []string{"replica", "minimal"}
 		if version == servers.Versions()[0] {
 			levels = levels[:1] // the other one waits for a walsender, which takes time
@@ -105,7 +105,7 @@ func copyFiles(t *testing.T, from, to string) {
 // committed after that must arrive, although its positions were passed before.
 func TestRestoredFromFiles(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -151,7 +151,7 @@ func runProgram(t *testing.T, version int, name string, args ...string) {
 
 func TestLogReset(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -173,7 +173,7 @@ func address(url string) string {
 
 func TestOtherServer(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		one, two := servers.Start(t, version, nil), servers.Start(t, version, nil)
 		servers.Exec(t, two.URL, createTable)
 		p := newSwitchProxy(t, address(one.URL))
@@ -194,7 +194,7 @@ func TestOtherServer(t *testing.T) {
 // waits a while and then returns an error.
 func TestNoWalsenderForLong(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, map[string]string{"max_wal_senders": "1"})
 		d := privateDatabase(t, srv)
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -238,7 +238,7 @@ func TestNoWalsenderForLong(t *testing.T) {
 // Only a leader may poll then.
 func TestSlotHeldForLong(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d, other := newDatabase(t, servers.Database(t, version)), newDatabase(t, servers.Database(t, version))
 		leader, single := d.config(), other.config()
 		leader.TakeOver = true

@@ -255,7 +255,7 @@ func TestReleaseLogWhileRead(t *testing.T) {
 // error names the lost log.
 func TestRetainedLogInvalidated(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		limit := map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
 		if version >= 18 {
 			limit = map[string]string{"idle_replication_slot_timeout": "1s"}

@@ -13,7 +13,7 @@ import (
 // whichever role queries it, also after the previous session was lost.
 func TestRetainedLimit(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
 		d.role = d.newRole(t, "app", "REPLICATION")
@@ -45,7 +45,7 @@ func TestRetainedLimit(t *testing.T) {
 }
 
 func TestRetainedWithoutSlot(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		src := newSource(t, d.config())
 		defer src.Close()

@@ -129,7 +129,7 @@ func expectText(t *testing.T, err error, parts ...string) {
 }
 
 func TestServerNotReady(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, map[string]string{"wal_level": "replica", "max_replication_slots": "0"})
 		servers.Exec(t, srv.URL, "CREATE ROLE app LOGIN", "GRANT CREATE ON SCHEMA public TO app")
 		d := newDatabase(t, srv.URL)
@@ -153,7 +153,7 @@ func TestServerNotReady(t *testing.T) {
 
 // TestReady: Ready creates nothing, and returns even if the server hangs.
 func TestReady(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := privateDatabase(t, servers.Start(t, version, map[string]string{"max_replication_slots": "1"}))
 		src := newSource(t, d.config())
 		defer src.Close()
@@ -187,7 +187,7 @@ func TestReady(t *testing.T) {
 }
 
 func TestTablesNotReady(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		servers.Exec(t, d.url, "CREATE UNLOGGED TABLE fast (LIKE outbox_events)", "CREATE VIEW seen AS TABLE outbox_events")
 		cfg := d.config()
@@ -205,7 +205,7 @@ func TestTablesNotReady(t *testing.T) {
 }
 
 func TestPublication(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		t.Run("not the owner", func(t *testing.T) {
 			role := d.name + "_app"
@@ -246,7 +246,7 @@ func TestPublication(t *testing.T) {
 // TestLostLog: a lost log is detected when the source opens and while it runs; a snapshot
 // fixes it.
 func TestLostLog(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		drop := func(d *database) string {
 			return fmt.Sprintf("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '%[1]s' AND active; SELECT pg_drop_replication_slot('%[1]s')", d.name)
 		}
@@ -296,7 +296,7 @@ func TestLostLog(t *testing.T) {
 }
 
 func TestInvalidatedSlot(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
 		d := newDatabase(t, srv.URL)
 		r := run(t, d, d.config(), store.Checkpoint{})
@@ -315,7 +315,7 @@ func TestInvalidatedSlot(t *testing.T) {
 
 func TestSlotHeld(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		r := run(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"))
@@ -361,7 +361,7 @@ func TestDiscard(t *testing.T) {
 }
 
 func TestDDL(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		r := run(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"), "ALTER TABLE outbox_events ADD COLUMN extra int DEFAULT 3, DROP COLUMN error_message", insert("b"),
@@ -382,7 +382,7 @@ func TestDDL(t *testing.T) {
 }
 
 func TestTypes(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		servers.Exec(t, d.url, "CREATE DOMAIN blob AS bytea", "DROP TABLE outbox_events",
 			"CREATE TABLE outbox_events (payload blob, id char(5), message_group varchar, status text, retry_count smallint, created_at timestamptz, processed_at timestamptz, error_message text) PARTITION BY HASH (id)",
@@ -403,7 +403,7 @@ func TestTypes(t *testing.T) {
 // TestHeartbeat: on a database without writes only the heartbeat advances the position.
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := newDatabase(t, srv.URL)
 		cfg := d.config()
@@ -427,7 +427,7 @@ func TestHeartbeat(t *testing.T) {
 // TestAcknowledge: an acknowledgement reaches the server within a moment, and never
 // exceeds the position sent.
 func TestAcknowledge(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		r := run(t, d, d.config(), store.Checkpoint{})
 		servers.Exec(t, d.url, insert("a"))
@@ -464,7 +464,7 @@ func TestAcknowledge(t *testing.T) {
 }
 
 func TestLatency(t *testing.T) {
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		r := run(t, d, d.config(), store.Checkpoint{})
 		conn := servers.Connect(t, d.url)

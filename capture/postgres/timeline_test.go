@@ -91,7 +91,7 @@ func signal(t *testing.T, srv *servers.Server) {
 // crash, kept its slot. The log continues where the new timeline left the old one.
 func TestOtherTimeline(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -131,7 +131,7 @@ func (f *following) expectInOrder(want ...string) {
 // A checkpoint from after it is of rows that are gone, replaced by others.
 func TestRestoredToPointInTime(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
 		f := follow(t, d, d.config(), store.Checkpoint{})

@@ -42,7 +42,7 @@ func (r *rig) holds(t *testing.T) int {
 // TestResolveWaitsForLockedRow: requeue and discard wait for a locked row, but not long,
 // and then write nothing of the call. Reading does not wait.
 func TestResolveWaitsForLockedRow(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.failRows(t, "1", "2", "3")
 		locker := r.begin(t, "SELECT 1 FROM outbox_events WHERE id = '2' FOR UPDATE")
@@ -87,7 +87,7 @@ func TestResolveWaitsForLockedRow(t *testing.T) {
 // TestResolveWaitsForEpoch: a former leader's writes to holds and dead letters wait for a
 // pending AcquireLeadership, and are refused when it commits. Reading does not wait.
 func TestResolveWaitsForEpoch(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.failRows(t, "1", "2")
 		pause := store.Hold{Lane: store.LaneKey{Outbox: "events", Kind: "EVENT"}, Kind: store.Paused}
@@ -125,7 +125,7 @@ func TestResolveWaitsForEpoch(t *testing.T) {
 // TestRequeueColumns: a NOT NULL column gets the nearest value to NULL, and a column with
 // the time of a change keeps it.
 func TestRequeueColumns(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		for columns, want := range map[string]string{
 			"error_message text, processed_at timestamptz":                                             "PENDING 0 <null> t",
 			"error_message text NOT NULL DEFAULT 'x', processed_at timestamptz NOT NULL DEFAULT now()": "PENDING 0  t",
@@ -151,7 +151,7 @@ func TestRequeueColumns(t *testing.T) {
 // TestFilterCollations: a filter distinguishes texts that the table's types and
 // collations treat as equal, and finds substrings in any collation.
 func TestFilterCollations(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, `DO $$ BEGIN
   CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
 EXCEPTION WHEN feature_not_supported THEN NULL; END $$`)
@@ -184,7 +184,7 @@ EXCEPTION WHEN feature_not_supported THEN NULL; END $$`)
 // TestResolveRefused: a trigger or constraint that refuses the change is named, and the
 // rows and holds stay.
 func TestResolveRefused(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.failRows(t, "1", "2")
 		r.exec(t, `CREATE TABLE copies (of varchar(13) REFERENCES outbox_events (id)); INSERT INTO copies VALUES ('1');
@@ -213,7 +213,7 @@ CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF old.id = ''
 // TestBlockIsOneTransaction: a row does not become FAILED without the hold of its
 // outcome.
 func TestBlockIsOneTransaction(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
 		r.exec(t, "ALTER TABLE sluicebox.record ADD CHECK (coalesce((body->>'retryCount')::int, 0) < 5)")
@@ -233,7 +233,7 @@ func TestBlockIsOneTransaction(t *testing.T) {
 
 // TestDiscardGrant: the error for a role that may not delete names the grant.
 func TestDiscardGrant(t *testing.T) {
-	eachVersion(t, func(t *testing.T, admin string) {
+	aVersion(t, func(t *testing.T, admin string) {
 		r := newRig(t, admin, flowTable, 0, flowBox)
 		r.failRows(t, "1")
 		relay := openStore(t, asRole(t, admin, "relay_discard"), 0, flowBox)

@@ -143,7 +143,7 @@ func (r *rig) await(t *testing.T, what, question string) {
 // of a claim does not keep the next one from leading, and its claim is rolled back.
 func TestAcquireTerminatesFrozenClaim(t *testing.T) {
 	const rows, size = 64, 1 << 20 // more than the buffers of two sockets and the proxy hold
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		p := newProxy(t, url)
 		r := newRig(t, p.url, flowTable, 0, flowBox)
 		r.conn = servers.Connect(t, url)
@@ -186,7 +186,7 @@ AND application_name = 'sluicebox rig claims' AND wait_event = 'ClientWrite')`)
 // TestAcquireTerminatesWaitingClaim: a claim of an earlier leader that waits for a row
 // indefinitely is terminated; the store's own sessions are not.
 func TestAcquireTerminatesWaitingClaim(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
 		// The row is locked only to make the claim wait; nothing is written.
@@ -274,7 +274,7 @@ func TestAcquireReportsBlockers(t *testing.T) {
 // TestAcquireNeedsHeldLock: a relay frozen between Lock and AcquireLeadership
 // does not depose its successor when it resumes.
 func TestAcquireNeedsHeldLock(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		newRig(t, url, flowTable, 0, flowBox)
 		frozen, successor := locker(t, url, "frozen"), locker(t, url, "successor")
 		lost := takeLock(t, frozen)

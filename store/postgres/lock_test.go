@@ -59,7 +59,7 @@ const leaderSessions = "FROM pg_stat_activity WHERE datname = current_database()
 // TestLockSessionEnded: a lock whose session an administrator ends is lost at once, and
 // another store gets it.
 func TestLockSessionEnded(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		for _, asks := range []string{"watch", "ping"} {
 			first := takeLock(t, r.store)
@@ -130,7 +130,7 @@ func TestLockSilence(t *testing.T) {
 // TestLockCandidate: attempts share a session, and a session that ended between two
 // attempts is replaced without an error.
 func TestLockCandidate(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		takeLock(t, r.store)
 		const last = "SELECT pid " + leaderSessions + " ORDER BY backend_start DESC LIMIT 1"
@@ -153,7 +153,7 @@ func TestLockCandidate(t *testing.T) {
 // TestLockReleasedMeanwhile: a release ends the call in progress, and when it returns the
 // lock is free.
 func TestLockReleasedMeanwhile(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		stores := []*postgres.Store{locker(t, url, "first"), locker(t, url, "second")}
 		for i := range 20 {
 			held := takeLock(t, stores[i%2])

@@ -21,7 +21,7 @@ func withoutLockTimeout(url string) string { return url + "&lock_timeout=0" }
 
 // TestLockedRow: a locked row does not stop the others, and is claimed when it is free.
 func TestLockedRow(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "1", "2", "3", "4")
 		tx := r.begin(t, "SELECT 1 FROM outbox_events WHERE id = '2' FOR UPDATE")
@@ -54,7 +54,7 @@ func TestLockedRow(t *testing.T) {
 // TestWritesWaitForEpoch: writes of the old epoch that meet a pending AcquireLeadership
 // are refused when it commits, and succeed when it does not.
 func TestWritesWaitForEpoch(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
 		r.claim(t, row("2"))
@@ -99,7 +99,7 @@ func TestWritesWaitForEpoch(t *testing.T) {
 // TestRowChangedUnderClaim: however another session changes a row while the claim waits
 // for it, the row is claimed or requested again, never dropped.
 func TestRowChangedUnderClaim(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		for _, c := range []struct {
 			id, change  string
@@ -141,7 +141,7 @@ func TestRowChangedUnderClaim(t *testing.T) {
 // TestRowChangedUnderTakeover is the same with a takeover timeout: another program's
 // claim that commits first is respected.
 func TestRowChangedUnderTakeover(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, time.Hour, flowBox)
 		r.insert(t, "1")
 		tx := r.begin(t, "UPDATE outbox_events SET status = 'PROCESSING', processed_at = now()")
@@ -160,7 +160,7 @@ func TestRowChangedUnderTakeover(t *testing.T) {
 // TestRowChangedUnderSettle: an outcome reports a row that was settled or deleted
 // meanwhile, and is written to a row that was only touched.
 func TestRowChangedUnderSettle(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		for id, c := range map[string]struct {
 			change string
@@ -189,7 +189,7 @@ func TestRowChangedUnderSettle(t *testing.T) {
 // TestCommitBehindSnapshot: a row whose transaction commits after the claim took its
 // snapshot and before it looked is requested again.
 func TestCommitBehindSnapshot(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		insert := r.begin(t, insertFlow, []string{"1"})
 		xid := xidOf(t, insert)
@@ -225,7 +225,7 @@ func TestCommitBehindSnapshot(t *testing.T) {
 // TestSubtransaction: the log reports the top-level transaction of a row inserted after a
 // savepoint.
 func TestSubtransaction(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		tx := r.begin(t, "SAVEPOINT a")
 		if _, err := tx.Exec(ctx(t), insertFlow, []string{"1"}); err != nil {
@@ -248,7 +248,7 @@ func TestSubtransaction(t *testing.T) {
 // none counts as gone.
 func TestAheadOfVisibility(t *testing.T) {
 	const writers, each = 4, 250
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		rows := make(chan store.ClaimRow, writers*each)
 		errs := make(chan error, writers)

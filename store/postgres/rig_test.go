@@ -37,8 +37,20 @@ var flowBox = rigs.EventsOutbox()
 // tests, because a test mostly waits.
 func eachVersion(t *testing.T, test func(t *testing.T, url string)) {
 	t.Helper()
+	onVersions(t, servers.Versions(), test)
+}
+
+// aVersion is eachVersion on one server, which the test's name chooses, or those of
+// SLUICEBOX_TEST_VERSIONS. Plans, partitions and spilled rows are tested on each.
+func aVersion(t *testing.T, test func(t *testing.T, url string)) {
+	t.Helper()
+	onVersions(t, servers.Spread(t, servers.Versions()), test)
+}
+
+func onVersions(t *testing.T, versions []int, test func(t *testing.T, url string)) {
+	t.Helper()
 	t.Parallel()
-	for _, version := range servers.Versions() {
+	for _, version := range versions {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			test(t, servers.Database(t, version))

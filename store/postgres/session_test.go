@@ -19,7 +19,7 @@ var origin = time.Date(2024, 2, 29, 12, 0, 0, 0, time.UTC)
 // TestLostSessions: after its sessions were ended the store works again, at the latest
 // with the second call of each kind.
 func TestLostSessions(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "1")
 		r.claim(t, row("1"))
@@ -71,7 +71,7 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 // TestCancelledCall: a cancelled call leaves no statement running on the server, and the
 // store keeps working.
 func TestCancelledCall(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1")
 		tx := r.begin(t, "SELECT 1 FROM outbox_events FOR UPDATE")
@@ -107,7 +107,7 @@ func TestCancelledCall(t *testing.T) {
 
 // TestCloseEndsCalls: Close does not wait for a call that waits for a lock.
 func TestCloseEndsCalls(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1")
 		r.begin(t, "SELECT 1 FROM outbox_events FOR UPDATE")
@@ -130,7 +130,7 @@ func TestCloseEndsCalls(t *testing.T) {
 
 // TestSnapshotByName: a view of an exported snapshot shows the exporter's rows.
 func TestSnapshotByName(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "before")
 		tx := r.begin(t, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -161,7 +161,7 @@ func TestSnapshotByName(t *testing.T) {
 
 // TestRefusedLogin: errors that a retry cannot fix are reported as setup errors.
 func TestRefusedLogin(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		st := openStore(t, withDatabase(t, url, "no_such_database"), 0, flowBox)
 		_, err := st.AcquireLeadership(ctx(t))
 		var setup *store.SetupError

@@ -74,7 +74,7 @@ func remedies(t *testing.T, err error) []string {
 // TestGrants starts with a role without privileges, runs the statements from the errors,
 // and ends with a working relay. The table's names need quotes.
 func TestGrants(t *testing.T) {
-	eachVersion(t, func(t *testing.T, admin string) {
+	aVersion(t, func(t *testing.T, admin string) {
 		recording := store.FlowCatalyst()
 		recording.Record = []store.RecordColumn{{Receipt: "topic", Column: "kafka topic"}}
 		for _, box := range []store.Outbox{
@@ -167,7 +167,7 @@ func exerciseRelay(t *testing.T, admin string, relay *postgres.Store, box store.
 // TestBeforeInit: without the relay's tables each call returns the remedy, except Lock.
 // Several relays may then create them at once.
 func TestBeforeInit(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, flowTable)
 		r := &rig{url: url, conn: servers.Connect(t, url), store: openStore(t, url, 0, flowBox)}
 		r.insert(t, "1")
@@ -211,7 +211,7 @@ func TestBeforeInit(t *testing.T) {
 }
 
 func TestNewerVersion(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.exec(t, "UPDATE sluicebox.meta SET version = 99")
 		for name, err := range map[string]error{"install": r.store.Install(ctx(t)), "check": r.store.Check(ctx(t))} {
@@ -225,7 +225,7 @@ func TestNewerVersion(t *testing.T) {
 
 // TestUnreleasedTables: tables of an unreleased version are not taken for current ones.
 func TestUnreleasedTables(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		for _, version := range []string{"1", "6"} {
 			servers.Exec(t, url, "DROP SCHEMA IF EXISTS sluicebox CASCADE", "CREATE SCHEMA sluicebox",
 				"CREATE TABLE sluicebox.meta (one boolean PRIMARY KEY DEFAULT true, version integer NOT NULL)",
@@ -245,7 +245,7 @@ func TestUnreleasedTables(t *testing.T) {
 
 // TestScriptIsWhatInstallRuns compares the tables that both create.
 func TestScriptIsWhatInstallRuns(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		const schema = `
 SELECT string_agg(line, E'\n' ORDER BY line) FROM (
@@ -263,7 +263,7 @@ SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 }
 
 func TestCheckReportsFaults(t *testing.T) {
-	eachVersion(t, func(t *testing.T, admin string) {
+	aVersion(t, func(t *testing.T, admin string) {
 		servers.Exec(t, admin, flowTable)
 		relayURL := asRole(t, admin, "relay_check")
 		boot := openStore(t, admin, 0, flowBox)

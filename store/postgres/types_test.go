@@ -27,7 +27,7 @@ func asLog(t *testing.T, conn *pgx.Conn, query string) []string {
 }
 
 func TestIDTypes(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url,
 			"CREATE TYPE colour AS ENUM ('red', 'dark blue')",
 			"CREATE DOMAIN short AS varchar(13)",
@@ -162,7 +162,7 @@ func checkLetters(t *testing.T, r *rig, items []store.Item) {
 
 // TestLongID: an id too long for the column matches no other row.
 func TestLongID(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "0123456789abc")
 		if got := r.claim(t, row("0123456789abcd"))[0].Result; got != store.Gone {
@@ -172,7 +172,7 @@ func TestLongID(t *testing.T) {
 }
 
 func TestPayloadTypes(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		for typ, c := range map[string]struct{ value, want string }{
 			"text":         {`'{"a":  1}'`, `{"a":  1}`},
 			"json":         {`'{"b":  1, "a": "ü"}'`, `{"b":  1, "a": "ü"}`},
@@ -220,7 +220,7 @@ INSERT INTO outbox_events (id, payload) VALUES (1, `+c.value+`), (2, NULL)`, 0, 
 // TestClaimTimeComesBack: the leader recognizes its own claim, however the column rounds
 // it and whatever zone the session has, also in the hour that occurs twice a year.
 func TestClaimTimeComesBack(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		url += "&timezone=America/New_York"
 		for _, typ := range []string{"timestamp", "timestamptz", "timestamp(3)", "timestamptz(0)"} {
 			t.Run(typ, func(t *testing.T) {
@@ -255,7 +255,7 @@ func TestClaimTimeComesBack(t *testing.T) {
 // TestTimestampFollowsTheZone: a column without a zone gets the value that NOW() would
 // have written.
 func TestTimestampFollowsTheZone(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url+"&timezone=Asia/Tokyo", flowTable, 0, flowBox)
 		r.insert(t, "1")
 		r.claim(t, row("1"))
@@ -269,7 +269,7 @@ func TestTimestampFollowsTheZone(t *testing.T) {
 
 // TestNarrowColumns: the relay's values fit the columns.
 func TestNarrowColumns(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, `
 CREATE TYPE state AS ENUM ('PENDING', 'PROCESSING', 'COMPLETED', 'FAILED');
 CREATE TABLE outbox_events (id int PRIMARY KEY, message_group text, payload json, status state NOT NULL DEFAULT 'PENDING',

@@ -25,10 +25,10 @@ const (
 	// maxLockWait limits the first call that meets a lock. A server may round its lock
 	// timeout to whole seconds, and may need a second wait to distinguish row locks from
 	// table locks.
-	maxLockWait = 10 * time.Second
+	maxLockWait = 20 * time.Second
 	// maxTableWait limits a later call for a locked table, and maxRowWait one for any
 	// number of locked rows. On an idle machine they take 1 s and 0.1 s.
-	maxTableWait, maxRowWait = 4 * time.Second, 3 * time.Second
+	maxTableWait, maxRowWait = 10 * time.Second, 8 * time.Second
 )
 
 func lockTests() []test {

@@ -104,7 +104,7 @@ func (r *relay) expectStatus(wrong func(s *relayStatus) string) (s relayStatus) 
 func statusFields() []string {
 	return strings.Fields(`captured_per_second captured_per_second.10s captured_per_second.1m checkpoint checkpoint.position
 		checkpoint.saved_at checkpoint.seq checks claims claims.mode claims.reason epoch failed holder is_leader lag lag.oldest lag.rows lag.seconds lanes lanes_total
-		leader mode name ready replays replays.current replays.paused replays.waiting sinks source source.connected
+		leader mode name ready replays replays.current replays.paused replays.waiting routes sinks source source.connected
 		source.last_received_at source.paused source.position
 		source.retained_bytes source.retained_limit_bytes source_detail started_at uptime_seconds version`)
 }
