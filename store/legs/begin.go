@@ -61,21 +61,25 @@ func (s *Store) Begin(ctx context.Context, epoch store.Epoch, rows []Row) ([]sto
 	err := s.writeFound(ctx, epoch, some)
 	s.mu.Lock()
 	for _, f := range some {
-		f.entry.busy = false
+		f.entry.busy, f.entry.unsure = false, err != nil
 	}
 	s.release(uses)
 	return to, err
 }
 
-// acquireFree is acquire for the rows with a known record, once no call writes any of them.
+// acquireFree is acquire for the rows with a known record and those of which a write failed, once
+// no call writes any of them.
 func (s *Store) acquireFree(ctx context.Context, rows []Row) error {
-	var known []use
-	for i := range rows {
-		if p := s.plans[rows[i].Outbox]; rows[i].Known != nil && p != nil {
-			known = append(known, use{legOf: legOf{plan: p}, row: rows[i].Ref})
-		}
-	}
 	for {
+		var known []use
+		s.mu.Lock()
+		for i := range rows {
+			p, e := s.plans[rows[i].Outbox], s.rows[rows[i].Ref]
+			if p != nil && (rows[i].Known != nil || e != nil && e.unsure) {
+				known = append(known, use{legOf: legOf{plan: p}, row: rows[i].Ref})
+			}
+		}
+		s.mu.Unlock()
 		if err := s.acquire(ctx, known); err != nil {
 			return err
 		}

@@ -123,7 +123,7 @@ func (s *Store) settleLegs(ctx context.Context, epoch store.Epoch, ends []store.
 	rows := make([]use, len(ends))
 	for i := range ends {
 		rows[i] = use{row: ends[i].Of, at: s.rows[ends[i].Of]}
-		if rows[i].at.busy = false; err == nil {
+		if rows[i].at.busy, rows[i].at.unsure = false, err != nil; err == nil {
 			rows[i].at.recorded = ends[i].Record != nil
 		}
 	}

@@ -22,8 +22,9 @@ type fakeTables struct {
 	ledger *ledger.Ledger
 	rows   map[string]store.Status
 
-	// fault is what happens to the next write; see failing.
+	// fault is what happens to the write after the next later ones; see failing.
 	fault      fault
+	later      int
 	statements int // claims and outcomes
 }
 
@@ -47,7 +48,12 @@ type failing struct {
 func (b failing) Update(ctx context.Context, epoch store.Epoch, d ledger.Durability, do func(context.Context, ledger.Tx) error) error {
 	b.f.mu.Lock()
 	fault := b.f.fault
-	b.f.fault = noFault
+	if b.f.later > 0 {
+		b.f.later--
+		fault = noFault
+	} else {
+		b.f.fault = noFault
+	}
 	b.f.mu.Unlock()
 	if fault == unwritten {
 		return errFault

@@ -113,14 +113,27 @@ func (j *join) reopen(leg int) {
 	j.dropRetry(leg)
 }
 
-// restore takes over what the record of a row says.
+// restore takes over what the record of a row says; nil: there is none. Failed and spilled legs,
+// retries, and legs that are to deliver the row again are known by the record alone. A leg that
+// the join has seen end without a record stays done.
 func (j *join) restore(p *plan, rec *store.LegRow) {
-	j.matched |= p.box.RouteSet(rec.Matched)
-	j.done |= p.box.RouteSet(rec.Done)
-	j.failed |= p.box.RouteSet(rec.Failed)
-	j.spilled |= p.box.RouteSet(rec.Spilled)
-	j.again |= p.box.RouteSet(rec.Again)
-	j.recorded = true
+	if rec == nil && !j.recorded {
+		return
+	}
+	if j.recorded = rec != nil; rec == nil {
+		rec = &store.LegRow{}
+		j.done |= j.spilled // the copy has ended with the record
+	}
+	wasFailed, matched := j.failed, p.box.RouteSet(rec.Matched)
+	j.failed, j.spilled, j.again = p.box.RouteSet(rec.Failed), p.box.RouteSet(rec.Spilled), p.box.RouteSet(rec.Again)
+	j.matched = j.matched&^(wasFailed&^j.failed) | matched // a FAILED leg that it does not name was discarded
+	j.done = (j.done | p.box.RouteSet(rec.Done)) &^ (j.failed | j.spilled)
+	j.live &^= j.done | j.failed | j.spilled
+	j.holders &^= j.done | j.failed
+	if wasFailed&^j.failed != 0 { // a requeue opens the row
+		j.settled, j.claimedAt = j.verdict(p) != 0, time.Time{}
+	}
+	j.retries = nil
 	for i, r := range p.box.Routes {
 		if retry, has := rec.Retries[r.Name]; has {
 			j.setRetry(i, retry)

@@ -73,6 +73,8 @@ func (l legOf) row(id string) store.Ref { return store.Ref{Outbox: l.plan.box.Na
 type entry struct {
 	join
 	busy bool // a call reads or writes the row
+	// unsure: a write failed, and may have changed the record. It is read again before the next use.
+	unsure bool
 }
 
 // New returns a Store over that of the database. The outboxes are all outboxes of the relay.
@@ -124,7 +126,8 @@ func (s *Store) uses(n int, name func(i int) *store.Ref) (all []use, some bool) 
 }
 
 // acquire locks s.mu once each row of a leg has an entry. An entry that it creates has what the
-// row's record says, and no leg if there is none: every leg has ended then.
+// row's record says, and no leg if there is none: every leg has ended then. An entry of which a
+// write failed takes over what the record says now.
 func (s *Store) acquire(ctx context.Context, rows []use) error {
 	for {
 		s.mu.Lock()
@@ -135,8 +138,11 @@ func (s *Store) acquire(ctx context.Context, rows []use) error {
 				continue
 			}
 			if u.at = s.rows[u.row]; u.at == nil {
-				u.at = &entry{busy: true}
+				u.at = &entry{unsure: true}
 				s.rows[u.row] = u.at
+			}
+			if u.at.unread() {
+				u.at.busy = true
 				missing = append(missing, u)
 			}
 		}
@@ -160,7 +166,10 @@ func (s *Store) acquire(ctx context.Context, rows []use) error {
 	}
 }
 
-// restore reads the records of rows whose entries are new, and locks s.mu.
+// unread reports whether the record of the row is to be read before the entry is used.
+func (e *entry) unread() bool { return e.unsure && !e.busy }
+
+// restore reads the records of rows whose entries are unsure, and locks s.mu.
 func (s *Store) restore(ctx context.Context, rows []*use) error {
 	refs := make([]store.Ref, len(rows))
 	for i, u := range rows {
@@ -170,7 +179,8 @@ func (s *Store) restore(ctx context.Context, rows []*use) error {
 	s.mu.Lock()
 	for i, u := range rows {
 		u.at.busy = false
-		if err == nil && records[i] != nil {
+		if err == nil {
+			u.at.unsure = false
 			u.at.restore(u.plan, records[i]) // a claim tells whether the row is settled
 		}
 	}
@@ -178,10 +188,11 @@ func (s *Store) restore(ctx context.Context, rows []*use) error {
 	return err
 }
 
-// all reports whether the entries of all rows are those that were found. The lock is held.
+// all reports whether the entries of all rows are those that were found, and none is to be read
+// again. The lock is held.
 func (s *Store) all(rows []use) bool {
 	for i := range rows {
-		if u := &rows[i]; u.plan != nil && s.rows[u.row] != u.at {
+		if u := &rows[i]; u.plan != nil && (s.rows[u.row] != u.at || u.at.unread()) {
 			return false
 		}
 	}

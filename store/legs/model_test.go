@@ -88,10 +88,11 @@ func (m *model) leg(i int) string { return store.LegName(m.box.Name, m.box.Route
 func (m *model) call(do func() error) (lost bool) {
 	m.t.Helper()
 	m.tables.fault = rapid.SampledFrom([]fault{noFault, noFault, noFault, noFault, unwritten, unread}).Draw(m.t, "fault")
+	m.tables.later = rapid.IntRange(0, 1).Draw(m.t, "later")
 	for {
 		err := do()
 		if !errors.Is(err, errFault) && !errors.Is(err, store.ErrUnsure) {
-			m.tables.fault = noFault
+			m.tables.fault, m.tables.later = noFault, 0
 			m.check(err)
 			return lost
 		}
@@ -428,14 +429,15 @@ func (m *model) forget(t *rapid.T) {
 	delete(m.lanes[leg], n)
 }
 
-// requeue requeues FAILED rows of a leg. If its answer is lost, the relay begins again.
+// requeue requeues FAILED rows of a leg. If its answer is lost, the relay goes on or begins again.
 func (m *model) requeue(t *rapid.T) {
 	m.t = t
 	leg := rapid.IntRange(0, len(m.lanes)-1).Draw(t, "leg")
 	f := store.DeadLetterFilter{Outbox: m.leg(leg)}
 	m.tables.fault = rapid.SampledFrom([]fault{noFault, unwritten, unread}).Draw(t, "fault")
+	m.tables.later = rapid.IntRange(0, 1).Draw(t, "later")
 	items, err := m.s.Requeue(m.ctx, m.epoch, f, rapid.IntRange(1, 2).Draw(t, "rows"))
-	m.tables.fault = noFault
+	m.tables.fault, m.tables.later = noFault, 0
 	for _, it := range items {
 		m.reopen(leg, index(it.ID))
 	}
@@ -450,7 +452,9 @@ func (m *model) requeue(t *rapid.T) {
 			m.cut[n] = true
 		}
 	}
-	m.crash(t)
+	if rapid.Bool().Draw(t, "crashes") {
+		m.crash(t)
+	}
 	left, err := m.s.Failed(m.ctx, f, 1<<20, false)
 	m.check(err)
 	for n, tr := range m.legs[leg] {

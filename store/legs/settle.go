@@ -214,7 +214,7 @@ func (u *use) free() *entry {
 	return u.at
 }
 
-// finish frees the rows that a call which failed has left busy.
+// finish frees the rows that a call which failed has left busy. Their ends may have been written.
 func (c *settling) finish() {
 	some := false
 	for i := range c.uses {
@@ -226,7 +226,7 @@ func (c *settling) finish() {
 	c.mu.Lock()
 	for i := range c.uses {
 		if c.uses[i].held {
-			c.uses[i].free()
+			c.uses[i].free().unsure = true
 		}
 	}
 	c.release(c.uses)

@@ -166,7 +166,7 @@ func (s *Store) inTurns(ctx context.Context, n int, name func(i int) *store.Ref,
 		s.mu.Lock()
 		for k := range rows {
 			if rows[k].held {
-				rows[k].at.busy = false
+				rows[k].at.busy, rows[k].at.unsure = false, err != nil
 			}
 		}
 		s.release(rows)
