@@ -152,21 +152,7 @@ func (b *bench) testLegFailed(t *testing.T) {
 	l := b.legs()
 	one, two := legRow(1, "bus", "hooks", ""), legRow(2, "", "hooks", "bus")
 	l.settleLegs(t, legEnd("a/hooks", 1, store.Failed, &one), legEnd("a/hooks", 2, store.Failed, &two))
-	letters := func(want ...string) {
-		t.Helper()
-		got, err := l.Failed(ctx(t), store.DeadLetterFilter{Outbox: "a/hooks"}, 10, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var list []string
-		for _, d := range got {
-			list = append(list, fmt.Sprintf("%s %q %q %d", d.ID, d.Error, d.Payload, d.RetryCount))
-		}
-		if !slices.Equal(list, want) {
-			t.Errorf("dead letters %q, want %q", list, want)
-		}
-	}
-	letters(`id 1 "no ☃" "\x00row\xff 1" 3`, `id 2 "no ☃" "\x00row\xff 2" 3`)
+	l.wantLetters(t, 1, 2)
 	l.wantLegs(t, "FAILED", []store.LegRow{one, two})
 
 	items, err := l.Requeue(ctx(t), l.epoch, store.DeadLetterFilter{Outbox: "a/hooks", IDs: []string{"id 1"}}, 5)
@@ -175,7 +161,7 @@ func (b *bench) testLegFailed(t *testing.T) {
 	}
 	one = legRow(1, "bus", "", "hooks")
 	l.wantLegs(t, "requeued", []store.LegRow{one, two}, "a/hooks 1")
-	letters(`id 2 "no ☃" "\x00row\xff 2" 3`)
+	l.wantLetters(t, 2)
 
 	refs, err := l.Discard(ctx(t), l.epoch, store.DeadLetterFilter{Outbox: "a/hooks"}, 5)
 	if err != nil || len(refs) != 1 || refs[0].ID != "id 2" {
@@ -184,7 +170,56 @@ func (b *bench) testLegFailed(t *testing.T) {
 	two = legRow(2, "", "", "bus")
 	two.Matched = []string{"bus"}
 	l.wantLegs(t, "discarded", []store.LegRow{one, two}, "a/hooks 1")
-	letters()
+	l.wantLetters(t)
+}
+
+// testReopenLegs: a FAILED leg that is opened is to deliver the row again, and no dead letter. It may
+// fail again.
+func (b *bench) testReopenLegs(t *testing.T) {
+	l := b.legs()
+	one, two, three := legRow(1, "bus", "hooks", ""), legRow(2, "", "hooks", "bus"), legRow(3, "bus", "hooks", "")
+	ends := []store.LegEnd{
+		legEnd("a/hooks", 1, store.Failed, &one), legEnd("a/hooks", 2, store.Failed, &two), legEnd("a/hooks", 3, store.Failed, &three),
+	}
+	l.settleLegs(t, ends...)
+	refs := []store.Ref{ends[0].Outcome.Ref, ends[1].Outcome.Ref}
+	for _, what := range []string{"reopened", "reopened again"} { // a lost answer
+		if err := l.ReopenLegs(ctx(t), l.epoch, refs); err != nil {
+			t.Fatal(err)
+		}
+		one, two = legRow(1, "bus", "", ""), legRow(2, "", "", "bus")
+		one.Again, two.Again = []string{"hooks"}, []string{"hooks"}
+		l.wantLegs(t, what, []store.LegRow{one, two, three})
+		l.wantLetters(t, 3)
+	}
+	if err := l.ReopenLegs(ctx(t), l.epoch-1, []store.Ref{ends[2].Outcome.Ref}); !errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("by an earlier leader: %v, want %v", err, store.ErrNotLeader)
+	}
+	l.wantLetters(t, 3)
+
+	one = legRow(1, "bus", "hooks", "")
+	l.settleLegs(t, legEnd("a/hooks", 1, store.Failed, &one))
+	l.wantLegs(t, "FAILED again", []store.LegRow{one, two, three})
+	l.wantLetters(t, 1, 3)
+}
+
+// wantLetters compares the dead letters of the leg a/hooks, with their content.
+func (l *legs) wantLetters(t *testing.T, rows ...int) {
+	t.Helper()
+	got, err := l.Failed(ctx(t), store.DeadLetterFilter{Outbox: "a/hooks"}, 10, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list, want []string
+	for _, d := range got {
+		list = append(list, fmt.Sprintf("%s %q %q %d", d.ID, d.Error, d.Payload, d.RetryCount))
+	}
+	for _, n := range rows {
+		want = append(want, fmt.Sprintf(`id %d "no ☃" "\x00row\xff %d" 3`, n, n))
+	}
+	if !slices.Equal(list, want) {
+		t.Errorf("dead letters %q, want %q", list, want)
+	}
 }
 
 // testLegsAfter: each leg loses the rows behind its own mark, and the records say so.

@@ -54,6 +54,7 @@ func Run(t *testing.T, open func(t *testing.T) Database) {
 		{"lanes", (*bench).testLanes},
 		{"records of legs", (*bench).testLegRows},
 		{"FAILED legs", (*bench).testLegFailed},
+		{"FAILED legs are opened", (*bench).testReopenLegs},
 		{"legs behind their marks", (*bench).testLegsAfter},
 		{"copies of missing legs", (*bench).testAdoptLegs},
 		{"rows of a leg for others", (*bench).testReroute},
