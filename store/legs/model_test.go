@@ -127,8 +127,11 @@ func (m *model) place(index int, seq store.Seq, r Row, ticket bool) {
 		m.check(err)
 		r.Known = known[0]
 	}
-	to, err := m.s.Begin(m.ctx, m.epoch, []Row{r})
-	m.check(err)
+	var to []store.LegSet
+	m.call(func() (err error) {
+		to, err = m.s.Begin(m.ctx, m.epoch, []Row{r})
+		return err
+	})
 	for i := range to[0].All() {
 		if m.legs[i][index].failed && m.cut[index] && !m.tables.status(id(index)).Settled() {
 			m.reopen(i, index)
@@ -194,8 +197,11 @@ func (m *model) leave(leg, index int) {
 // claim claims a row for a leg; false if it is not to be sent.
 func (m *model) claim(leg, index int, h *held) bool {
 	m.at = m.at.Add(time.Millisecond)
-	answers, err := m.s.Claim(m.ctx, m.epoch, m.at, []store.ClaimRow{{Ref: h.it.Ref}})
-	m.check(err)
+	var answers []store.ClaimAnswer
+	m.call(func() (err error) {
+		answers, err = m.s.Claim(m.ctx, m.epoch, m.at, []store.ClaimRow{{Ref: h.it.Ref}})
+		return err
+	})
 	tr := m.legs[leg][index]
 	switch a := answers[0]; a.Result {
 	case store.Claimed:
