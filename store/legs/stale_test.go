@@ -2,6 +2,7 @@ package legs
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -75,4 +76,47 @@ func TestBeginWhileTheRecordIsRead(t *testing.T) {
 	}
 	r.release(reading)
 	r.wantBegin(r.begin("1", Row{Known: known}), "bus hooks")
+}
+
+// The answer to a write of hooks is lost behind its commit. The end of bus keeps what was written.
+func TestRecordAfterALostAnswer(t *testing.T) {
+	hooks := store.DeadLetterFilter{Outbox: "orders/hooks"}
+	for _, test := range []struct {
+		name   string
+		before func(r *rig)
+		later  int // writes of the call before the one whose answer is lost
+		write  func(r *rig) error
+		status store.Status
+		record string
+	}{
+		{"requeue", func(r *rig) { r.end("hooks!", "1") }, 1, func(r *rig) error {
+			_, err := r.Requeue(t.Context(), r.epoch, hooks, 1)
+			return err
+		}, store.Processing, "bus//hooks"},
+		{"discard", func(r *rig) { r.end("hooks!", "1") }, 0, func(r *rig) error {
+			_, err := r.Discard(t.Context(), r.epoch, hooks, 1)
+			return err
+		}, store.Completed, ""},
+		{"spill", func(*rig) {}, 0, func(r *rig) error {
+			return r.Spill(t.Context(), r.epoch, []store.Item{r.item("hooks", "1")})
+		}, store.Processing, "bus//hooks"},
+		{"end of a copy", func(r *rig) { r.spill("hooks", "1") }, 0, func(r *rig) error {
+			it := r.item("hooks", "1")
+			_, err := r.Settle(t.Context(), r.epoch, []store.Outcome{{Ref: it.Ref, Status: store.Completed, SpilledSeq: it.Seq}})
+			return err
+		}, store.Completed, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRig(t, "bus hooks")
+			r.begin("1", Row{})
+			r.claim("bus", "1")
+			test.before(r)
+			r.tables.fault, r.tables.later = unread, test.later
+			if err := test.write(r); !errors.Is(err, errFault) {
+				t.Fatal(err)
+			}
+			r.end("bus", "1")
+			r.want("1", test.status, test.record)
+		})
+	}
 }
