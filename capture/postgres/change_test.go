@@ -32,7 +32,6 @@ func databaseOf(t *testing.T, version int, encoding string) *database {
 // of such bytes is relayed unchanged. A row whose id or group is not UTF-8 ends the
 // stream with its name, and no other row is lost.
 func TestInvalidUTF8(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := databaseOf(t, version, "SQL_ASCII")
 		r := run(t, d, d.config(), store.Checkpoint{})
@@ -60,7 +59,6 @@ func TestInvalidUTF8(t *testing.T) {
 // at the same position each time. The source does not treat that as a lost connection
 // forever.
 func TestUnreadableLog(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := databaseOf(t, version, "EUC_CN")
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -84,7 +82,6 @@ func TestUnreadableLog(t *testing.T) {
 // TestRowWithoutID: a row without an id cannot be settled. It ends the stream, and a
 // snapshot continues after it.
 func TestRowWithoutID(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		servers.Exec(t, d.url, "ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_pkey", "ALTER TABLE outbox_events ALTER id DROP NOT NULL")
@@ -99,7 +96,6 @@ func TestRowWithoutID(t *testing.T) {
 
 // TestTableRecreated: a table that is dropped and recreated is another table.
 func TestTableRecreated(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -115,7 +111,6 @@ func TestTableRecreated(t *testing.T) {
 }
 
 func TestTableDropped(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -134,7 +129,6 @@ func TestTableDropped(t *testing.T) {
 // throughout, for longer than the check of the publication takes. The table with its name
 // meanwhile is not an outbox.
 func TestTableRenamedAndBack(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		cfg := d.config()
@@ -179,7 +173,6 @@ func awaitHeartbeats(t *testing.T, f *following, n int) {
 // TestColumnsRetyped: columns change their types during the stream, also to types created
 // after the source opened.
 func TestColumnsRetyped(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		servers.Exec(t, d.url, "DROP TABLE outbox_events", strings.Replace(createTable, "id text", "id int", 1))
@@ -210,7 +203,6 @@ func TestColumnsRetyped(t *testing.T) {
 // TestColumnRenamed: a column that the layout needs is renamed, and the stream ends with
 // its name. Once it is back, a snapshot brings the rows that the WAL cannot.
 func TestColumnRenamed(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -235,7 +227,6 @@ func TestColumnRenamed(t *testing.T) {
 // TestColumnBecomesGenerated: a column that becomes a generated one is missing from the
 // WAL, but the table can be polled.
 func TestColumnBecomesGenerated(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		f := follow(t, d, d.config(), store.Checkpoint{})
@@ -253,7 +244,6 @@ func TestColumnBecomesGenerated(t *testing.T) {
 // TestSelectRevoked: SELECT on the outbox belongs to the store. The stream continues
 // without it, and a snapshot reports the missing privilege and leaves no slot.
 func TestSelectRevoked(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		d.role = d.newRole(t, "app", "REPLICATION")

@@ -17,7 +17,6 @@ import (
 // TestCustomTable takes rows of a table with timestamps as state through the WAL and
 // through polling, each to an outcome. Both modes agree on the groups.
 func TestCustomTable(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabaseOf(t, servers.Database(t, version), createOdd(), oddNames)
 		c := ctxOf(t)
@@ -136,7 +135,6 @@ func find(t *testing.T, items []store.Item, id string) *store.Item {
 // TestGeneratedColumn: the WAL does not contain a generated column. That is reported
 // before the first row, and the table can be polled.
 func TestGeneratedColumn(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		servers.Exec(t, d.url, "ALTER TABLE outbox_events DROP message_group",

@@ -189,6 +189,7 @@ func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 // The suites, slots and failovers run on each.
 func aVersion(t *testing.T, test func(t *testing.T, version int)) {
 	t.Helper()
+	t.Parallel()
 	inTurn(t, servers.Spread(t, servers.Versions()), func(t *testing.T, version int) {
 		t.Parallel()
 		test(t, version)

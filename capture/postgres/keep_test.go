@@ -113,7 +113,6 @@ func (s *keepScene) expectOneSlot() {
 // TestSnapshotKeepsRows: a snapshot because of another outbox keeps the rows that only the old
 // log has, and the new log begins behind them.
 func TestSnapshotKeepsRows(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		for name, change := range map[string][2]func(postgres.Config) postgres.Config{
 			"an outbox is added": {unchanged, withSecond}, "an outbox is removed": {withSecond, unchanged},
@@ -138,7 +137,6 @@ func TestSnapshotKeepsRows(t *testing.T) {
 // TestUnfinishedSnapshotKeepsRows: whatever step a start ends at, the next one keeps the rows
 // that no start has kept, and leaves one slot.
 func TestUnfinishedSnapshotKeepsRows(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		failed := errors.New("the relay was ended")
 		for step := range 3 {
@@ -201,7 +199,6 @@ func TestUnfinishedSnapshotKeepsRows(t *testing.T) {
 // TestFirstSnapshotKeepsRows: rows behind the slot of a snapshot that had no old log to read are
 // kept too, if the relay is killed before the rows of the tables are settled or spilled.
 func TestFirstSnapshotKeepsRows(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		for name, lose := range map[string]func(s *keepScene){
 			"the first start": func(s *keepScene) { s.at = store.Checkpoint{} },
@@ -262,7 +259,6 @@ func TestSnapshotKeepsManyRows(t *testing.T) {
 // TestSnapshotThatCannotKeepRows: if the old slot is gone, Open takes a snapshot without its
 // rows. If no slot is free, Open changes nothing.
 func TestSnapshotThatCannotKeepRows(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		t.Run("slot gone", func(t *testing.T) {
 			s := newKeepScene(t, servers.Database(t, version), unchanged)

@@ -42,7 +42,6 @@ func emit(transactional bool, prefix, content string) string {
 // TestMessages: the transactional messages of a prefix are rows, in the order in which they were
 // emitted. Others are not, nor are those of a transaction that was rolled back.
 func TestMessages(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newMessages(t, version, messageLayout())
 		cfg := d.config()
@@ -169,7 +168,6 @@ func TestMessageOutboxes(t *testing.T) {
 
 // TestStoreOfMessages: checks, claims, outcomes and statuses need no table.
 func TestStoreOfMessages(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newMessages(t, version, messageLayout())
 		ctx := ctxOf(t)

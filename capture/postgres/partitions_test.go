@@ -44,7 +44,6 @@ func TestPartitionKeyWithWrittenColumn(t *testing.T) {
 
 // TestPartitionKeyWithoutWrittenColumn: tables with other keys are streamed.
 func TestPartitionKeyWithoutWrittenColumn(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		servers.Exec(t, d.url, partitionedBy("RANGE (created_at, (length(id)))"), "CREATE TABLE part PARTITION OF outbox_events DEFAULT PARTITION BY HASH (message_group)",
@@ -59,7 +58,6 @@ func TestPartitionKeyWithoutWrittenColumn(t *testing.T) {
 // WAL. A sweep would find them after younger ones. Such a table is refused, also if the
 // first child is created during a stream; its rows can be polled.
 func TestChildTables(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := watched(newDatabase(t, servers.Database(t, version)))
 		f := follow(t, d, d.config(), store.Checkpoint{})

@@ -38,18 +38,18 @@ func TestBackPressure(t *testing.T) {
 		{
 			"many rows",
 			"INSERT INTO outbox_events (id, message_group, payload) SELECT 'row-' || i, i % 100, repeat(md5(i::text), 10) FROM generate_series(0, 99999) i",
-			100_000, 320 * 100_000, 8 * time.Second, 2 * 4 * mib,
+			100_000, 320 * 100_000, 5 * time.Second, 2 * 4 * mib,
 		}, {
 			// A batch is also bounded by 4 MiB, so it has far fewer than 500 of these
 			// rows.
 			"large rows",
 			"INSERT INTO outbox_events (id, message_group, payload) SELECT 'row-' || i, 'g', repeat(md5(i::text), 32768) FROM generate_series(0, 99) i",
-			100, 100 * mib, 6 * time.Second, 2 * 16 * mib,
+			100, 100 * mib, 4 * time.Second, 2 * 16 * mib,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inTurn(t, servers.Spread(t, servers.Versions()), func(t *testing.T, version int) {
-				srv := servers.Start(t, version, map[string]string{"wal_sender_timeout": "3s"})
+				srv := servers.Start(t, version, map[string]string{"wal_sender_timeout": "2s"})
 				d := privateDatabase(t, srv)
 				p := startPaused(t, d, d.config())
 				before := heap()

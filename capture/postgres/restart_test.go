@@ -28,7 +28,6 @@ func privateDatabase(t *testing.T, srv *servers.Server) *database {
 // TestSlotInvalidatedWhileRunning: the server discards the WAL while the source is
 // paused.
 func TestSlotInvalidatedWhileRunning(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"})
 		d := privateDatabase(t, srv)
@@ -48,7 +47,6 @@ func TestSlotInvalidatedWhileRunning(t *testing.T) {
 }
 
 func TestWALLevelSetBack(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		levels := []string{"replica", "minimal"}
 		if version == servers.Versions()[0] {
@@ -104,7 +102,6 @@ func copyFiles(t *testing.T, from, to string) {
 // the same system and timeline, and WAL that ends before the position read. Everything
 // committed after that must arrive, although its positions were passed before.
 func TestRestoredFromFiles(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
@@ -150,7 +147,6 @@ func runProgram(t *testing.T, version int, name string, args ...string) {
 }
 
 func TestLogReset(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
@@ -172,7 +168,6 @@ func address(url string) string {
 }
 
 func TestOtherServer(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		one, two := servers.Start(t, version, nil), servers.Start(t, version, nil)
 		servers.Exec(t, two.URL, createTable)
@@ -193,7 +188,6 @@ func TestOtherServer(t *testing.T) {
 // TestNoWalsenderForLong: another client holds the last walsender for long. The source
 // waits a while and then returns an error.
 func TestNoWalsenderForLong(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, map[string]string{"max_wal_senders": "1"})
 		d := privateDatabase(t, srv)
@@ -237,7 +231,6 @@ func TestNoWalsenderForLong(t *testing.T) {
 // TestSlotHeldForLong: another program reads the slot for long and acknowledges nothing.
 // Only a leader may poll then.
 func TestSlotHeldForLong(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d, other := newDatabase(t, servers.Database(t, version)), newDatabase(t, servers.Database(t, version))
 		leader, single := d.config(), other.config()

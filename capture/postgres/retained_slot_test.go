@@ -254,7 +254,6 @@ func TestReleaseLogWhileRead(t *testing.T) {
 // TestRetainedLogInvalidated: if the server invalidates the slot because of a limit, the
 // error names the lost log.
 func TestRetainedLogInvalidated(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		limit := map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
 		if version >= 18 {

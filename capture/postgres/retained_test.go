@@ -12,7 +12,6 @@ import (
 // TestRetainedLimit: the server's limit is returned in bytes, whatever its unit and
 // whichever role queries it, also after the previous session was lost.
 func TestRetainedLimit(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)

@@ -314,7 +314,6 @@ func TestInvalidatedSlot(t *testing.T) {
 }
 
 func TestSlotHeld(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		r := run(t, d, d.config(), store.Checkpoint{})
@@ -402,7 +401,6 @@ func TestTypes(t *testing.T) {
 
 // TestHeartbeat: on a database without writes only the heartbeat advances the position.
 func TestHeartbeat(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := newDatabase(t, srv.URL)

@@ -90,7 +90,6 @@ func signal(t *testing.T, srv *servers.Server) {
 // TestOtherTimeline: a server that was its own standby, as cluster managers do after a
 // crash, kept its slot. The log continues where the new timeline left the old one.
 func TestOtherTimeline(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
@@ -130,7 +129,6 @@ func (f *following) expectInOrder(want ...string) {
 // checkpoint from before that point is found in the tables, and the log continues there.
 // A checkpoint from after it is of rows that are gone, replaced by others.
 func TestRestoredToPointInTime(t *testing.T) {
-	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := privateDatabase(t, srv)
