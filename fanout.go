@@ -134,6 +134,16 @@ func (f *fanOut) unmatched() (lanes []*dispatch.Dispatcher) {
 	return lanes
 }
 
+// together reports whether two sinks have routes of the same outbox.
+func (f *fanOut) together(a, b *dispatch.Dispatcher) bool {
+	return f != nil && slices.ContainsFunc(f.boxes, func(box *routedOutbox) bool { return box.to(a) && box.to(b) })
+}
+
+// to reports whether a sink has a route of the outbox.
+func (b *routedOutbox) to(lanes *dispatch.Dispatcher) bool {
+	return slices.ContainsFunc(b.legs, func(l legLanes) bool { return l.lanes == lanes })
+}
+
 // box returns an outbox with routes, nil if the outbox has none.
 func (f *fanOut) box(outbox string) *routedOutbox {
 	if f == nil {

@@ -6,11 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/route"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/legs"
 )
@@ -184,4 +187,103 @@ func TestPartsOutliveTheCatchUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.expect(t, "", "1 2", "")
+}
+
+// threeRoutes are the lanes of three routes of one outbox, each with a sink of its own, in fake time.
+type threeRoutes struct {
+	*intake
+	sinks map[string]*fakeBackend
+	in    chan capture.Batch
+}
+
+func runThreeRoutes(t *testing.T, buffer int, test func(r *threeRoutes)) {
+	synctest.Test(t, func(t *testing.T) {
+		opt := Options{Outboxes: []Outbox{{Outbox: store.Outbox{Name: "orders"}, Routes: []Route{{Name: "bus", Sink: "b"}, {Name: "hooks", Sink: "h"}, {Name: "mail", Sink: "m"}}}}}
+		r := &threeRoutes{sinks: map[string]*fakeBackend{}, in: make(chan capture.Batch)}
+		freed, lanes := make(chan struct{}, 1), map[string]*dispatch.Dispatcher{}
+		var parts []func(context.Context) error
+		for name := range opt.routes() {
+			r.sinks[name] = newFakeBackend()
+			cfg := smallBuffer(buffer)
+			cfg.APIBatchSize = 1
+			lanes[name] = dispatch.New(cfg, r.sinks[name].options(7, true, freed))
+			parts = append(parts, lanes[name].Run)
+		}
+		join := &fakeJoin{records: map[string]*store.LegRow{}}
+		fan, err := opt.newFanOut(join, join, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		byText := func(a, b store.Position) int { return strings.Compare(string(a), string(b)) }
+		begin := store.Checkpoint{Legs: map[string]store.LegMark{}}
+		for name := range lanes {
+			begin.Legs[name] = store.LegMark{}
+		}
+		trackers := checkpoint.NewTrackers(begin, byText)
+		r.intake = newIntake(trackers.Rest(), 7, lanes, freed, func(string, int) {})
+		r.fanOutTo(fan, lanes, trackers, nil, byText)
+		r.spillEnabled = true
+		r.beginCatchUp(noneSettled{})
+		end := runParts(t, append(parts, func(ctx context.Context) error { return r.run(ctx, r.in) })...)
+		test(r)
+		end()
+	})
+}
+
+type noneSettled struct{}
+
+func (noneSettled) ReadSettled(_ context.Context, rows []store.ClaimRow) ([]bool, error) {
+	return make([]bool, len(rows)), nil
+}
+
+// drain sends rows and returns how many each route got and spilled, within an hour.
+func (r *threeRoutes) drain(rows int) map[string]string {
+	for i := range rows {
+		items := rowsOf("orders", fmt.Sprint("g", i%7), fmt.Sprint(i))
+		select {
+		case r.in <- capture.Batch{Position: store.Position(fmt.Sprintf("%06d", i+1)), Items: items}:
+		case <-time.After(time.Hour):
+		}
+	}
+	advance(time.Hour)
+	got := map[string]string{}
+	for name, k := range r.sinks {
+		k.set(func() { got[strings.TrimPrefix(name, "orders/")] = fmt.Sprint(len(k.sent), " ", k.rowsSpilled > 0) })
+	}
+	delete(got, "unmatched")
+	return got
+}
+
+// after answers a request after a while.
+func after(latency time.Duration) func([]string) sink.Result {
+	return func(ids []string) sink.Result {
+		<-time.After(latency)
+		return always(sink.Delivered)(ids)
+	}
+}
+
+// Routes of one outbox that drain about as fast as each other spill nothing while the relay catches up,
+// although each is slow and one or the other is almost empty now and then.
+func TestHealthyRoutesCatchUpTogether(t *testing.T) {
+	runThreeRoutes(t, 50, func(r *threeRoutes) {
+		for name, latency := range map[string]time.Duration{"bus": 300, "hooks": 350, "mail": 400} {
+			k := r.sinks["orders/"+name]
+			k.set(func() { k.answer = after(latency * time.Millisecond) })
+		}
+		expectEqual(t, "rows sent, any spilled", r.drain(2000), "map[bus:2000 false hooks:2000 false mail:2000 false]")
+	})
+}
+
+// A dead route, and one that hardly drains, spill, so that the others catch up.
+func TestDeadRouteDelaysNoOther(t *testing.T) {
+	runThreeRoutes(t, 50, func(r *threeRoutes) {
+		dead, slow := r.sinks["orders/hooks"], r.sinks["orders/mail"]
+		dead.set(func() { dead.answer = always(sink.Unavailable) })
+		slow.set(func() { slow.latency = 30 * time.Second })
+		got := r.drain(2000)
+		expectEqual(t, "rows of the live route, any spilled", got["bus"], "2000 false")
+		if !strings.HasSuffix(got["hooks"], "true") || !strings.HasSuffix(got["mail"], "true") {
+			t.Errorf("rows sent, any spilled: %v", got)
+		}
+	})
 }

@@ -21,6 +21,7 @@ type intake struct {
 	captured int64 // rows numbered under this epoch
 	routes   map[string]*dispatch.Dispatcher
 	buffers  []*bufferState // one per sink
+	measured time.Time      // when the current interval of all buffers began
 	onRows   func(outbox string, rows int)
 	freed    chan struct{}      // signaled when a buffer may have room again
 	statuses store.StatusReader // set while the relay catches up

@@ -28,6 +28,10 @@ const (
 // buffer.
 const maxBufferFactor = 2
 
+// compareInterval is the interval in which buffers are compared. Rows end in batches, so a shorter one
+// would compare chance.
+const compareInterval = 2 * time.Second
+
 // setLogPressure reports whether the retained log has reached its limit. Under pressure the
 // intake no longer pauses the source and spills every row that holds the log.
 func (f *intake) setLogPressure(pressed bool) {
@@ -55,14 +59,20 @@ func (f *intake) setAside(lanes []*dispatch.Dispatcher) {
 //
 // A full buffer spills lanes that do not move. If the buffer of another sink is almost empty, or the log
 // is at its limit, it spills moving lanes too. So a slow or dead sink takes no room from the others, and
-// sinks that are catching up, about as fast as each other, spill nothing.
+// sinks that are catching up, about as fast as each other, spill nothing; see starves.
 func (f *intake) hasRoom() bool {
-	some, starved, over, now := false, false, false, time.Now()
+	some, over, now := false, false, time.Now()
+	window := now.Sub(f.measured) >= compareInterval
+	if window {
+		f.measured = now
+	}
 	for _, t := range f.buffers {
 		n := t.measure(now)
-		if !t.aside {
-			some, starved = some || n > 0, starved || n > t.rows*7/8
+		if window {
+			t.lately, t.before = t.done-t.before, t.done
 		}
+		t.starved = !t.aside && n > t.rows*7/8
+		some = some || !t.aside && n > 0
 		least := -(maxBufferFactor - 1) * t.rows
 		over = over || n <= least && n+t.InFlightRows() <= least
 	}
@@ -70,7 +80,7 @@ func (f *intake) hasRoom() bool {
 	pressed := f.spillEnabled && f.logPressure.Load()
 	for _, t := range f.buffers {
 		if f.spillEnabled && t.full {
-			t.SpillExcess(pressed || starved && t.slow)
+			t.SpillExcess(pressed || t.slow && f.starves(t))
 		}
 	}
 
@@ -79,37 +89,52 @@ func (f *intake) hasRoom() bool {
 	return may
 }
 
+// starves reports whether a slow buffer that is full keeps the sink of another one waiting for rows.
+//
+// While the relay catches up, routes of one outbox wait for each other as long as they are about as
+// fast, because to spill rows slows all of them down. Which of them waits for rows is chance then.
+func (f *intake) starves(t *bufferState) bool {
+	return slices.ContainsFunc(f.buffers, func(other *bufferState) bool {
+		behind := t.crawls || 2*t.lately < other.lately
+		return other.starved && (behind || f.statuses == nil || !f.fan.together(t.Dispatcher, other.Dispatcher))
+	})
+}
+
 // bufferState is the intake's view of a sink's buffer.
 type bufferState struct {
 	*dispatch.Dispatcher
 	aside    bool // its room is no reason to read more
 	rows     int  // its size
 	full     bool
+	starved  bool      // it is almost empty
 	slow     bool      // it will stay full for long
+	crawls   bool      // it hardly drains
 	since    time.Time // start of the current measurement; zero while there is room
 	doneRows int64     // rows done at that time
+
+	done, before, lately int64 // rows done, until the current interval of all buffers, and in the one before
 }
 
 // slowBufferAfter is the measuring interval of a full buffer. A buffer is slow if it drains
 // less than a quarter per interval, because it would then take more than two seconds to
-// empty.
+// empty. It crawls if that takes more than eight.
 const slowBufferAfter = 500 * time.Millisecond
 
 // measure updates the state and returns how many rows fit in.
 func (t *bufferState) measure(now time.Time) (room int) {
 	level := t.BufferLevel()
 	room, done := level.Room, level.Done
-	t.rows, t.full = level.Size, room <= 0
+	t.rows, t.full, t.done = level.Size, room <= 0, done
 	switch {
 	case room > t.rows/4:
-		t.since, t.slow = time.Time{}, false
+		t.since, t.slow, t.crawls = time.Time{}, false, false
 	case !t.full:
 	case level.BreakersOpen:
-		t.slow = true
+		t.slow, t.crawls = true, true
 	case t.since.IsZero():
 		t.since, t.doneRows = now, done
 	case now.Sub(t.since) >= slowBufferAfter:
-		t.slow = done-t.doneRows < int64(t.rows/4)
+		t.slow, t.crawls = done-t.doneRows < int64(t.rows/4), 16*(done-t.doneRows) < int64(t.rows)
 		t.since, t.doneRows = now, done
 	}
 

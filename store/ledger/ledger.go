@@ -45,6 +45,7 @@ type Ledger struct {
 	batchBytes             int64
 	failed                 *failedRows
 	legs                   map[string]leg // by name
+	legKeys                legKeys
 
 	mu   sync.Mutex
 	jobs map[string]chan struct{} // replays that a call changes; closed when it ends

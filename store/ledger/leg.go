@@ -71,12 +71,15 @@ func legKey(row store.Ref) string { return failedKey(row) }
 // LegRows returns the records of rows, by position, nil for a row without one. The rows are those
 // of outboxes, not of legs.
 func (l *Ledger) LegRows(ctx context.Context, rows []store.Ref) (found []*store.LegRow, err error) {
+	if l.legKeys.none() {
+		return make([]*store.LegRow, len(rows)), nil
+	}
 	for some := range slices.Chunk(rows, maxFailedRows) {
 		keys := make([]string, len(some))
 		for i, row := range some {
 			keys[i] = legKey(row)
 		}
-		records, err := getAll[legRow](ctx, l.getRecords, legKind, distinct(keys))
+		records, err := getAll[legRow](ctx, l.getRecords, legKind, l.legKeys.among(distinct(keys)))
 		if err != nil {
 			return nil, fmt.Errorf("read records of legs: %w", err)
 		}
@@ -151,8 +154,8 @@ func endResult(o *store.Outcome, r store.SettleResult) store.SettleResult {
 	return r
 }
 
-// recordLegs writes the records of rows whose legs ended. Of several ends of a row the last counts.
-func recordLegs(ctx context.Context, tx Tx, outcomes []store.Outcome, results []store.SettleResult) error {
+// record writes the records of rows whose legs ended. Of several ends of a row the last counts.
+func (k *legKeys) record(ctx context.Context, tx Tx, outcomes []store.Outcome, results []store.SettleResult) error {
 	now, gone := map[string]*legRow{}, map[string]bool{}
 	for i := range outcomes {
 		end := outcomes[i].Leg
@@ -165,10 +168,10 @@ func recordLegs(ctx context.Context, tx Tx, outcomes []store.Outcome, results []
 			now[key] = recordOfLegs(end.Record)
 		}
 	}
-	return writeLegRows(ctx, tx, now, gone)
+	return k.write(ctx, tx, now, gone)
 }
 
-func writeLegRows(ctx context.Context, tx Tx, now map[string]*legRow, gone map[string]bool) error {
+func (k *legKeys) write(ctx context.Context, tx Tx, now map[string]*legRow, gone map[string]bool) error {
 	var keys []string
 	for key, is := range gone {
 		if is {
@@ -180,7 +183,7 @@ func writeLegRows(ctx context.Context, tx Tx, now map[string]*legRow, gone map[s
 			return err
 		}
 	}
-	return putAll(ctx, tx, legKind, now)
+	return k.put(ctx, tx, now)
 }
 
 // SpillLegs is Spill for rows of legs. rows[i] is the record of the row of items[i] afterwards; it
@@ -192,7 +195,7 @@ func (l *Ledger) SpillLegs(ctx context.Context, epoch store.Epoch, items []store
 			r := &rows[from+i]
 			records[legKey(r.Ref)] = recordOfLegs(r)
 		}
-		return putAll(ctx, tx, legKind, records)
+		return l.legKeys.put(ctx, tx, records)
 	})
 }
 
@@ -232,7 +235,7 @@ func (l *Ledger) changeLegs(ctx context.Context, tx Tx, rows []store.Ref, change
 			delete(records, key)
 		}
 	}
-	return writeLegRows(ctx, tx, records, gone)
+	return l.legKeys.write(ctx, tx, records, gone)
 }
 
 // requeued moves a leg from the FAILED ones to the spilled ones.
@@ -390,5 +393,5 @@ func (l *Ledger) adopt(ctx context.Context, tx Tx, items []store.Item) (int, err
 	if _, err := tx.Enqueue(ctx, SpilledQueue, copies); err != nil {
 		return 0, err
 	}
-	return len(copies), putAll(ctx, tx, legKind, records)
+	return len(copies), l.legKeys.put(ctx, tx, records)
 }

@@ -59,7 +59,7 @@ func (l *Ledger) reroute(ctx context.Context, tx Tx, items []store.Item, routes 
 	if _, err := tx.Enqueue(ctx, SpilledQueue, copies); err != nil {
 		return 0, err
 	}
-	return len(gone), putAll(ctx, tx, legKind, moved)
+	return len(gone), l.legKeys.put(ctx, tx, moved)
 }
 
 // union returns the names of both lists, each once.

@@ -41,7 +41,7 @@ func (l *Ledger) AfterSettle(ctx context.Context, tx Tx, outcomes []store.Outcom
 			return err
 		}
 	}
-	if err := recordLegs(ctx, tx, outcomes, results); err != nil {
+	if err := l.legKeys.record(ctx, tx, outcomes, results); err != nil {
 		return err
 	}
 	if len(copies) > 0 {

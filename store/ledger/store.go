@@ -18,14 +18,20 @@ type Store struct {
 	*Ledger
 }
 
-// AcquireLeadership implements store.Leadership. It reads the FAILED rows of the records, which
-// only this relay changes from then on.
+// AcquireLeadership implements store.Leadership. It reads the FAILED rows of the records, and which
+// rows have records of legs. Only this relay changes them from then on.
 func (s Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
+	s.legKeys.forget()
 	epoch, err := s.Tables.AcquireLeadership(ctx)
 	if err != nil {
 		return 0, err
 	}
 	s.failed.forget(0)
+	if len(s.legs) > 0 {
+		if err := s.legKeys.load(ctx, s.records); err != nil {
+			return epoch, err
+		}
+	}
 	return epoch, s.loadFailed(ctx)
 }
 

@@ -283,7 +283,7 @@ func (m *legMove) addRows(ctx context.Context, tx Tx, items []store.Item, route 
 		row := store.Ref{Outbox: outbox, ID: items[i].ID}
 		records[legKey(row)] = recordOfLegs(&store.LegRow{Ref: row, Matched: []string{route}, Spilled: []string{route}})
 	}
-	return putAll(ctx, tx, legKind, records)
+	return m.legKeys.put(ctx, tx, records)
 }
 
 // changeRows changes the records of the rows that a route matched.
@@ -306,7 +306,7 @@ func (m *legMove) changeRows(ctx context.Context, outbox, route string, change f
 			for _, r := range records {
 				change(r)
 			}
-			return putAll(ctx, tx, legKind, records)
+			return m.legKeys.put(ctx, tx, records)
 		})
 		if err != nil {
 			return err
