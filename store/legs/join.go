@@ -211,13 +211,13 @@ func (j *join) verdict(p *plan) store.Status {
 }
 
 // reason returns why the legs made the row FAILED: the first needed route that failed, with its
-// error.
-func (j *join) reason(p *plan) string {
+// error and its count.
+func (j *join) reason(p *plan) (text string, retries int) {
 	legs, _ := p.needed(j.matched)
 	for i := range (legs & j.failed).All() {
-		return "route " + p.box.Routes[i].Name + ": " + j.retries[i].Error
+		return "route " + p.box.Routes[i].Name + ": " + j.retries[i].Error, j.retries[i].Count
 	}
-	return ""
+	return "", 0
 }
 
 // end is what the end of a leg requires.

@@ -581,3 +581,27 @@ func (r *rig) deliverAll(ctx context.Context, leg string, rows []int, rng *rand.
 	}
 	return nil
 }
+
+// TestFailedRowHasTheCountOfItsLeg: a FAILED row has the error and the count of the leg that failed,
+// whichever leg ends last.
+func TestFailedRowHasTheCountOfItsLeg(t *testing.T) {
+	r := newRig(t, "a b")
+	p := r.plans["orders"]
+	for _, order := range []string{"a b", "b a"} {
+		j := join{matched: r.set("a b"), live: r.set("a b")}
+		var row store.Outcome
+		for _, name := range strings.Fields(order) {
+			leg := r.legs["orders/"+name]
+			o := store.Outcome{Ref: r.ref(name, "1"), Status: store.Completed}
+			if name == "b" {
+				o.Status, o.RetryCount, o.Error = store.Failed, 3, "no such customer"
+			}
+			_, after := j.next(p, leg.index, &o)
+			row = j.rowOutcome(leg, &o, &after)
+			j = after
+		}
+		if row.Status != store.Failed || row.RetryCount != 3 || row.Error != "route b: no such customer" {
+			t.Errorf("%s: the row is %v with %d retries: %s", order, row.Status, row.RetryCount, row.Error)
+		}
+	}
+}

@@ -121,7 +121,8 @@ func (j *join) rowOutcome(leg legOf, o *store.Outcome, after *join) store.Outcom
 	}
 	switch {
 	case out.Status == store.Failed:
-		out.Error, out.RetryCount, out.Reason = after.reason(leg.plan), o.RetryCount, o.Reason
+		out.Error, out.RetryCount = after.reason(leg.plan)
+		out.Reason = o.Reason
 	case o.Status == store.Completed:
 		out.Receipt = o.Receipt
 	}

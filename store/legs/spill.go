@@ -64,7 +64,7 @@ func (j *join) decided(p *plan, row store.Ref, txn store.Txn) store.Outcome {
 		o.Txn = 0 // the claim of a leg found the row
 	}
 	if o.Status == store.Failed {
-		o.Error = j.reason(p)
+		o.Error, o.RetryCount = j.reason(p)
 	}
 	return o
 }

@@ -113,10 +113,14 @@ func killedUnderLoad(s *scene, inFlight func() int) (unclaimed float64) {
 	return unclaimed
 }
 
-// unclaimed returns how many rows were settled without a claim, at least.
+// unclaimed returns how many rows were settled without a claim, at least: none before the relay leads.
 func (r *relay) unclaimed() float64 {
 	r.t.Helper()
-	return r.metric(`sluicebox_rows_settled_total{sink="flowcatalyst",status="COMPLETED"}`) - r.metric(`sluicebox_claim_rows_total{result="claimed"}`)
+	settled, leads := r.findMetric(`sluicebox_rows_settled_total{sink="flowcatalyst",status="COMPLETED"}`)
+	if !leads {
+		return 0
+	}
+	return settled - r.metric(`sluicebox_claim_rows_total{result="claimed"}`)
 }
 
 // unsettledArrivals returns a function that counts rows that have arrived and are open, each row

@@ -223,18 +223,28 @@ func (r *relay) ask(method, path, request string) (status int, body string) {
 // metric returns a sample by its printed name and labels.
 func (r *relay) metric(sample string) float64 {
 	r.t.Helper()
+	value, ok := r.findMetric(sample)
+	if !ok {
+		_, body := r.get("/metrics")
+		r.t.Fatalf("no metric %s in:\n%s", sample, body)
+	}
+	return value
+}
+
+// findMetric returns the value of a metric; false if there is none, as before the relay leads.
+func (r *relay) findMetric(sample string) (value float64, ok bool) {
+	r.t.Helper()
 	_, body := r.get("/metrics")
 	for line := range strings.Lines(body) {
-		if value, ok := strings.CutPrefix(line, sample+" "); ok {
-			f, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if text, ok := strings.CutPrefix(line, sample+" "); ok {
+			f, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 			if err != nil {
 				r.t.Fatal(err)
 			}
-			return f
+			return f, true
 		}
 	}
-	r.t.Fatalf("no metric %s in:\n%s", sample, body)
-	return 0
+	return 0, false
 }
 
 // command runs the program to its end and returns its output.

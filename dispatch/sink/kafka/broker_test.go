@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -81,12 +82,20 @@ func (to *topicOf) make(settings map[string]*string) {
 		defer client.Close()
 		for {
 			all, err := kadm.NewClient(client).ListTopics(ctx, to.name)
-			if err == nil && all[to.name].Err == nil && !hasNoLeader(all[to.name]) {
+			if err == nil && all[to.name].Err == nil && !hasNoLeader(all[to.name]) && givesProducerIDs(ctx, client) {
 				break
 			}
 			to.again(ctx, err)
 		}
 	}
+}
+
+// givesProducerIDs reports whether a broker that has just started gives producer ids yet.
+func givesProducerIDs(ctx context.Context, client *kgo.Client) bool {
+	req := kmsg.NewPtrInitProducerIDRequest()
+	req.ProducerID, req.ProducerEpoch = -1, -1
+	resp, err := req.RequestWith(ctx, client)
+	return err == nil && kerr.ErrorForCode(resp.ErrorCode) == nil
 }
 
 func hasNoLeader(d kadm.TopicDetail) bool {
