@@ -160,16 +160,17 @@ func TestRoomAsidePausesSource(t *testing.T) {
 	}, func(s *twoSinkIntake) { s.setAside([]*dispatch.Dispatcher{s.db}) })
 }
 
-// Sinks that catch up together, as those of an outbox's routes do, spill nothing, although each is slow
-// and the buffer of one has room now and then.
-func TestSlowSinksTogetherSpillNothing(t *testing.T) {
+// A live sink of which some rows stand still gets its other rows, although another sink is dead.
+func TestDeadSinkBesideParkedRows(t *testing.T) {
 	runTwoSinks(t, smallBuffer(50), func(s *twoSinkIntake) {
-		s.a.set(func() { s.a.latency = 5 * time.Second })
-		s.b.set(func() { s.b.latency = 4 * time.Second })
-		s.send(1, 200, "a", "b")
+		s.a.set(func() { s.a.answer = always(sink.Unavailable) })
+		s.in <- capture.Batch{Position: "0", Items: rowsOf("c", "p", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10")}
+		s.send(1, 1000, "a", "b")
 		advance(time.Hour)
-		s.a.set(func() { expectEqual(t, "rows sent, rows spilled", []int{len(s.a.sent), s.a.rowsSpilled}, "[200 0]") })
-		s.b.set(func() { expectEqual(t, "rows sent, rows spilled", []int{len(s.b.sent), s.b.rowsSpilled}, "[200 0]") })
+		s.b.set(func() { expectEqual(t, "rows of the live sink", len(s.b.sent), "1000") })
+	}, func(s *twoSinkIntake) {
+		s.routes["c"] = s.db
+		s.db.Restore([]store.Hold{{Lane: store.PauseOfOutbox("c"), Kind: store.OutboxPaused, Reason: "operator", Since: time.Now()}})
 	})
 }
 

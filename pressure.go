@@ -57,9 +57,9 @@ func (f *intake) setAside(lanes []*dispatch.Dispatcher) {
 // hasRoom reports whether the intake may read more: some buffer has room, and none exceeds
 // maxBufferFactor.
 //
-// A full buffer spills lanes that do not move. If the buffer of another sink is almost empty, or the log
-// is at its limit, it spills moving lanes too. So a slow or dead sink takes no room from the others, and
-// sinks that are catching up, about as fast as each other, spill nothing; see starves.
+// A full buffer spills lanes that do not move. If the buffer of another sink has room, or the log is at
+// its limit, it spills moving lanes too. So a slow or dead sink takes no room from the others. Routes of an
+// outbox that catch up, about as fast as each other, spill nothing; see starves.
 func (f *intake) hasRoom() bool {
 	some, over, now := false, false, time.Now()
 	window := now.Sub(f.measured) >= compareInterval
@@ -71,8 +71,8 @@ func (f *intake) hasRoom() bool {
 		if window {
 			t.lately, t.before = t.done-t.before, t.done
 		}
-		t.starved = !t.aside && n > t.rows*7/8
-		some = some || !t.aside && n > 0
+		t.roomy = !t.aside && n > 0
+		some = some || t.roomy
 		least := -(maxBufferFactor - 1) * t.rows
 		over = over || n <= least && n+t.InFlightRows() <= least
 	}
@@ -89,14 +89,15 @@ func (f *intake) hasRoom() bool {
 	return may
 }
 
-// starves reports whether a slow buffer that is full keeps the sink of another one waiting for rows.
+// starves reports whether a slow buffer that is full keeps rows from another one that has room. How much
+// room does not matter: rows that stand still, of a paused group, may fill the rest.
 //
 // While the relay catches up, routes of one outbox wait for each other as long as they are about as
 // fast, because to spill rows slows all of them down. Which of them waits for rows is chance then.
 func (f *intake) starves(t *bufferState) bool {
 	return slices.ContainsFunc(f.buffers, func(other *bufferState) bool {
 		behind := t.crawls || 2*t.lately < other.lately
-		return other.starved && (behind || f.statuses == nil || !f.fan.together(t.Dispatcher, other.Dispatcher))
+		return other.roomy && (behind || f.statuses == nil || !f.fan.together(t.Dispatcher, other.Dispatcher))
 	})
 }
 
@@ -106,7 +107,7 @@ type bufferState struct {
 	aside    bool // its room is no reason to read more
 	rows     int  // its size
 	full     bool
-	starved  bool      // it is almost empty
+	roomy    bool      // it has room, which counts
 	slow     bool      // it will stay full for long
 	crawls   bool      // it hardly drains
 	since    time.Time // start of the current measurement; zero while there is room

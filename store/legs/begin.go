@@ -32,7 +32,8 @@ type Row struct {
 // more. The lanes know which of them hold the row.
 //
 // What it finds out it writes, where no later end of a leg would: which legs of a row with a record
-// the marks show as done, and the outcome of a row whose legs have decided it. An error means that the
+// the marks show as done. It writes no outcome: a row that its legs have delivered and that is open in its
+// table may have been set back, so once a sweep finds it, it is delivered again. An error means that the
 // call may be repeated.
 func (s *Store) Begin(ctx context.Context, epoch store.Epoch, rows []Row) ([]store.LegSet, error) {
 	if err := s.acquireFree(ctx, rows); err != nil {
@@ -48,7 +49,7 @@ func (s *Store) Begin(ctx context.Context, epoch store.Epoch, rows []Row) ([]sto
 		r.Unmarked = r.Unmarked || s.polling
 		e := s.begin(p, r)
 		uses[i] = use{legOf: legOf{plan: p}, row: r.Ref, at: e}
-		if to[i] = e.open(); !e.busy && (e.behind || e.decides(p)) {
+		if to[i] = e.open(); !e.busy && (e.behind || e.decides(p) && e.verdict(p) == store.Failed) {
 			e.busy = true
 			some = append(some, &found{Ref: r.Ref, plan: p, entry: e, to: &to[i]})
 		}
@@ -104,9 +105,14 @@ func (s *Store) begin(p *plan, r *Row) *entry {
 		e = &entry{}
 		s.rows[r.Ref] = e
 	case e.matched == 0 && r.Known != nil:
-		return e // its record is gone: every leg has ended
+		// Its record is gone since: the legs that it named have ended, and the row is settled. A leg
+		// that it did not name, because its route is new, gets the row.
+		e.done, e.settled = p.box.RouteSet(r.Known.Matched), true
 	}
 	e.enter(p, r)
+	if r.Unmarked && e.live == 0 && e.decides(p) && e.verdict(p) == store.Completed {
+		e.redeliver(p) // somebody has set the row back
+	}
 	return e
 }
 
@@ -123,21 +129,13 @@ func (s *Store) writeFound(ctx context.Context, epoch store.Epoch, rows []*found
 	if err := s.reopenFailed(ctx, epoch, rows); err != nil {
 		return err
 	}
-	var outcomes []store.Outcome
 	var ends []store.LegEnd
-	var decided, recorded []*found
+	var recorded []*found
 	s.mu.Lock()
 	for _, f := range rows {
 		j := &f.entry.join
 		end := store.LegEnd{Outcome: store.Outcome{Ref: f.leg(), Status: store.Pending}, Of: f.Ref, Record: j.record(f.plan, f.Ref)}
-		switch {
-		case j.decides(f.plan) && j.verdict(f.plan) == store.Completed:
-			o := j.decided(f.plan, f.Ref, 0)
-			if j.recorded || j.behind {
-				o.Leg = &end
-			}
-			outcomes, decided = append(outcomes, o), append(decided, f)
-		case j.behind:
+		if j.behind {
 			ends, recorded = append(ends, end), append(recorded, f)
 		}
 	}
@@ -150,23 +148,6 @@ func (s *Store) writeFound(ctx context.Context, epoch store.Epoch, rows []*found
 		f.entry.behind, f.entry.recorded = false, ends[i].Record != nil
 	}
 	s.mu.Unlock()
-	if len(outcomes) == 0 {
-		return nil
-	}
-	results, err := s.Store.Settle(ctx, epoch, outcomes)
-	if err != nil {
-		return unlessRefused(err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, f := range decided {
-		if results[i].NeedsRetry() {
-			continue // a sweep finds the row, or the end of a further leg writes it
-		}
-		if f.entry.settled = true; outcomes[i].Leg != nil {
-			f.entry.behind, f.entry.recorded = false, outcomes[i].Leg.Record != nil
-		}
-	}
 	return nil
 }
 

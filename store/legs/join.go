@@ -107,6 +107,14 @@ func (j *join) decides(p *plan) bool {
 	return true
 }
 
+// redeliver opens the legs that decided the outcome of a row which is open in its table nevertheless.
+func (j *join) redeliver(p *plan) {
+	legs, _ := p.needed(j.matched)
+	legs &= j.done
+	j.done, j.live, j.again = j.done&^legs, j.live|legs, j.again|legs
+	j.behind = j.recorded
+}
+
 // reopen opens a leg whose FAILED record is gone.
 func (j *join) reopen(leg int) {
 	j.failed, j.live, j.again = j.failed.Without(leg), j.live.With(leg), j.again.With(leg)

@@ -419,46 +419,6 @@ func TestFailedRowsOfASweep(t *testing.T) {
 	}
 }
 
-// TestMarkBeyondTheRecord: what only a mark says of a row with a record is recorded, because the mark
-// of the least leg may pass the row before its copy ends. So the copy completes the row.
-func TestMarkBeyondTheRecord(t *testing.T) {
-	r := newRig(t, "a b")
-	r.begin("1", Row{})
-	r.spill("b", "1")
-	r.restart()
-	r.wantBegin(r.begin("1", Row{Passed: r.set("a"), Known: r.known("1")}), "")
-	r.want("1", store.Pending, "a//b")
-	r.restart() // behind the row
-	r.end("b*", "1")
-	r.want("1", store.Completed, "")
-}
-
-// TestDecidedRowIsWritten: a row whose ended legs decide it by now, because routes have changed or a
-// crash came before the outcome, gets its outcome when it enters memory. A dead leg that is optional by
-// now holds it no longer.
-func TestDecidedRowIsWritten(t *testing.T) {
-	r := newRig(t, "a b")
-	r.begin("1", Row{})
-	r.begin("2", Row{})
-	for _, id := range []string{"1", "2"} {
-		r.claim("a", id)
-		r.end("a", id)
-	}
-	r.spill("b", "1")
-	r.tables.box.Routes[1].Optional = true
-	r.reopen(r.tables.box)
-	r.wantBegin(r.begin("1", Row{Known: r.known("1")}), "")
-	r.want("1", store.Completed, "a//b")
-	r.wantBegin(r.begin("2", Row{Passed: r.set("a")}), "b")
-	r.want("2", store.Completed, "")
-	r.end("b*", "1")
-	r.end("b", "2")
-	r.want("1", store.Completed, "")
-	if len(r.rows) > 0 {
-		t.Error("a join is left in memory")
-	}
-}
-
 // TestDiscardOfLeg: the row goes once no leg is left that may deliver it.
 func TestDiscardOfLeg(t *testing.T) {
 	r := newRig(t, "a b")
@@ -580,28 +540,4 @@ func (r *rig) deliverAll(ctx context.Context, leg string, rows []int, rng *rand.
 		items = left
 	}
 	return nil
-}
-
-// TestFailedRowHasTheCountOfItsLeg: a FAILED row has the error and the count of the leg that failed,
-// whichever leg ends last.
-func TestFailedRowHasTheCountOfItsLeg(t *testing.T) {
-	r := newRig(t, "a b")
-	p := r.plans["orders"]
-	for _, order := range []string{"a b", "b a"} {
-		j := join{matched: r.set("a b"), live: r.set("a b")}
-		var row store.Outcome
-		for _, name := range strings.Fields(order) {
-			leg := r.legs["orders/"+name]
-			o := store.Outcome{Ref: r.ref(name, "1"), Status: store.Completed}
-			if name == "b" {
-				o.Status, o.RetryCount, o.Error = store.Failed, 3, "no such customer"
-			}
-			_, after := j.next(p, leg.index, &o)
-			row = j.rowOutcome(leg, &o, &after)
-			j = after
-		}
-		if row.Status != store.Failed || row.RetryCount != 3 || row.Error != "route b: no such customer" {
-			t.Errorf("%s: the row is %v with %d retries: %s", order, row.Status, row.RetryCount, row.Error)
-		}
-	}
 }
