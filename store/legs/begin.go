@@ -49,7 +49,7 @@ func (s *Store) Begin(ctx context.Context, epoch store.Epoch, rows []Row) ([]sto
 		r.Unmarked = r.Unmarked || s.polling
 		e := s.begin(p, r)
 		uses[i] = use{legOf: legOf{plan: p}, row: r.Ref, at: e}
-		if to[i] = e.open(); !e.busy && (e.behind || e.decides(p) && e.verdict(p) == store.Failed) {
+		if to[i] = e.open(); !e.busy && (e.behind || e.lacks(p) == store.Failed) {
 			e.busy = true
 			some = append(some, &found{Ref: r.Ref, plan: p, entry: e, to: &to[i]})
 		}
@@ -110,7 +110,7 @@ func (s *Store) begin(p *plan, r *Row) *entry {
 		e.done, e.settled = p.box.RouteSet(r.Known.Matched), true
 	}
 	e.enter(p, r)
-	if r.Unmarked && e.live == 0 && e.decides(p) && e.verdict(p) == store.Completed {
+	if r.Unmarked && e.live == 0 && e.lacks(p) == store.Completed {
 		e.redeliver(p) // somebody has set the row back
 	}
 	return e
@@ -133,9 +133,8 @@ func (s *Store) writeFound(ctx context.Context, epoch store.Epoch, rows []*found
 	var recorded []*found
 	s.mu.Lock()
 	for _, f := range rows {
-		j := &f.entry.join
-		end := store.LegEnd{Outcome: store.Outcome{Ref: f.leg(), Status: store.Pending}, Of: f.Ref, Record: j.record(f.plan, f.Ref)}
-		if j.behind {
+		if f.entry.behind {
+			end := store.LegEnd{Outcome: store.Outcome{Ref: f.leg(), Status: store.Pending}, Of: f.Ref, Record: f.entry.record(f.plan, f.Ref)}
 			ends, recorded = append(ends, end), append(recorded, f)
 		}
 	}
@@ -173,7 +172,7 @@ func (s *Store) reopenFailed(ctx context.Context, epoch store.Epoch, rows []*fou
 	var ask []store.ClaimRow
 	s.mu.Lock()
 	for _, f := range rows {
-		if j := &f.entry.join; j.decides(f.plan) && j.verdict(f.plan) == store.Failed {
+		if f.entry.lacks(f.plan) == store.Failed {
 			failed, ask = append(failed, f), append(ask, store.ClaimRow{Ref: f.Ref})
 		}
 	}

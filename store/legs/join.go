@@ -95,16 +95,14 @@ func (j *join) enter(p *plan, r *Row) {
 	j.behind = j.behind || j.recorded && j.done != before && j.live == 0 // otherwise the next end records it
 }
 
-// decides reports whether the legs have decided the outcome of a row that may lack it. The end of a
+// lacks returns the outcome that the legs have decided and the row may lack, 0 if none. The end of a
 // leg that holds or has spilled a row which is to be FAILED writes that.
-func (j *join) decides(p *plan) bool {
-	switch v := j.verdict(p); {
-	case j.settled || v == 0:
-		return false
-	case v == store.Failed:
-		return j.live|j.spilled == 0 && p.box.Layout.Stores(v)
+func (j *join) lacks(p *plan) store.Status {
+	v := j.verdict(p)
+	if j.settled || v == store.Failed && (j.live|j.spilled != 0 || !p.box.Layout.Stores(v)) {
+		return 0
 	}
-	return true
+	return v
 }
 
 // redeliver opens the legs that decided the outcome of a row which is open in its table nevertheless.
