@@ -43,25 +43,26 @@ func NewWriter(url, application string) (outbox.Writer, error) {
 
 // Write implements outbox.Writer.
 func (w *Writer) Write(ctx context.Context, of *store.Outbox, rows []outbox.Row) ([]outbox.Written, error) {
-	if err := batch.RefuseMessages(of); err != nil {
+	o, err := batch.Prepare(of)
+	if err != nil {
 		return nil, err
 	}
-	o, err := outbox.New(*of)
+	all, err := w.write(ctx, of, o, rows)
 	if err != nil {
-		return nil, &store.SetupError{Problem: err.Error()}
+		return nil, fmt.Errorf("write into outbox %s: %w", of.Name, relay.Explain(err))
 	}
+	return all, nil
+}
+
+func (w *Writer) write(ctx context.Context, of *store.Outbox, o *outbox.Outbox, rows []outbox.Row) ([]outbox.Written, error) {
 	db, err := w.database()
-	if err == nil {
-		in := collection(db, of)
-		all, werr := batch.Write(ctx, o, &w.clock, rows, func(ctx context.Context, rows []batch.Row) ([]outbox.Written, error) {
-			return write(ctx, in, o, rows)
-		})
-		if werr == nil {
-			return all, nil
-		}
-		err = werr
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("write into outbox %s: %w", of.Name, relay.Explain(err))
+	in := collection(db, of)
+	return batch.Write(ctx, o, &w.clock, rows, func(ctx context.Context, rows []batch.Row) ([]outbox.Written, error) {
+		return write(ctx, in, o, rows)
+	})
 }
 
 // database returns the database, with a client that it makes once.

@@ -131,13 +131,18 @@ func (c *Clock) Now() time.Time {
 	return now
 }
 
-// RefuseMessages returns a *store.SetupError if the outbox has no table.
-func RefuseMessages(o *store.Outbox) error {
-	if o.MessagePrefix == "" {
-		return nil
+// Prepare returns the outbox as rows are written into it. The error is a *store.SetupError, also if the
+// outbox has no table.
+func Prepare(of *store.Outbox) (*outbox.Outbox, error) {
+	if of.MessagePrefix != "" {
+		return nil, &store.SetupError{
+			Problem: "outbox " + of.Name + " has logical messages, in which no id is found again",
+			Remedy:  "name an outbox with a table",
+		}
 	}
-	return &store.SetupError{
-		Problem: "outbox " + o.Name + " has logical messages, in which no id is found again",
-		Remedy:  "name an outbox with a table",
+	o, err := outbox.New(*of)
+	if err != nil {
+		return nil, &store.SetupError{Problem: err.Error()}
 	}
+	return o, nil
 }

@@ -61,26 +61,27 @@ func NewWriter(s *Server) *Writer { return &Writer{server: s} }
 
 // Write implements outbox.Writer.
 func (w *Writer) Write(ctx context.Context, of *store.Outbox, rows []outbox.Row) ([]outbox.Written, error) {
-	if err := batch.RefuseMessages(of); err != nil {
+	o, err := batch.Prepare(of)
+	if err != nil {
 		return nil, err
 	}
-	o, err := outbox.New(*of)
+	all, err := w.write(ctx, o, rows)
 	if err != nil {
-		return nil, &store.SetupError{Problem: err.Error()}
+		return nil, fmt.Errorf("write into outbox %s: %w", of.Name, err)
 	}
+	return all, nil
+}
+
+func (w *Writer) write(ctx context.Context, o *outbox.Outbox, rows []outbox.Row) ([]outbox.Written, error) {
 	db, err := w.pool()
-	if err == nil {
-		all, werr := batch.Write(ctx, o, &w.clock, rows, func(ctx context.Context, rows []batch.Row) ([]outbox.Written, error) {
-			t := &transaction{Server: w.server, o: o.Outbox()}
-			written, err := t.run(ctx, db, rows)
-			return written, w.server.Classify(o.Outbox(), err)
-		})
-		if werr == nil {
-			return all, nil
-		}
-		err = werr
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("write into outbox %s: %w", of.Name, err)
+	return batch.Write(ctx, o, &w.clock, rows, func(ctx context.Context, rows []batch.Row) ([]outbox.Written, error) {
+		t := &transaction{Server: w.server, o: o.Outbox()}
+		written, err := t.run(ctx, db, rows)
+		return written, w.server.Classify(o.Outbox(), err)
+	})
 }
 
 // pool returns the pool, which it opens once.
