@@ -28,6 +28,18 @@ func (f *strayFlags) names(names []string, n int) ([]string, error) {
 	return names, nil
 }
 
+// open loads the configuration, and returns it with the n names of the command and the leg of the first.
+func (f *strayFlags) open(ctx context.Context, p *program, given []string, n int) (cfg *config.Config, names []string, stray *store.StrayLeg, err error) {
+	if names, err = f.names(given, n); err != nil {
+		return nil, nil, nil, err
+	}
+	if cfg, err = f.load(p); err != nil {
+		return nil, nil, nil, err
+	}
+	stray, err = f.find(ctx, p, cfg, names[0])
+	return cfg, names, stray, err
+}
+
 // find returns the leg, or an error that names those that there are.
 func (f *strayFlags) find(ctx context.Context, p *program, cfg *config.Config, route string) (*store.StrayLeg, error) {
 	strays, err := p.relay.strayLegs(ctx, cfg)
@@ -60,15 +72,7 @@ func (*routeRenameCommand) Help() string {
 
 // Run renames a route in the relay's tables.
 func (c *routeRenameCommand) Run(ctx context.Context, p *program) error {
-	names, err := c.names(c.Names, 2)
-	if err != nil {
-		return err
-	}
-	cfg, err := c.load(p)
-	if err != nil {
-		return err
-	}
-	stray, err := c.find(ctx, p, cfg, names[0])
+	cfg, names, stray, err := c.open(ctx, p, c.Names, 2)
 	if err != nil {
 		return err
 	}
@@ -94,15 +98,7 @@ func (*routeDropCommand) Help() string {
 
 // Run drops a route from the relay's tables.
 func (c *routeDropCommand) Run(ctx context.Context, p *program) error {
-	names, err := c.names(c.Names, 1)
-	if err != nil {
-		return err
-	}
-	cfg, err := c.load(p)
-	if err != nil {
-		return err
-	}
-	stray, err := c.find(ctx, p, cfg, names[0])
+	cfg, names, stray, err := c.open(ctx, p, c.Names, 1)
 	if err != nil {
 		return err
 	}
