@@ -94,7 +94,9 @@ func (f *intake) run(ctx context.Context, in <-chan capture.Batch) error {
 				return nil
 			}
 			f.single[0] = b
-			if err := f.appendBundle(ctx, f.single[:]); err != nil {
+			err := f.appendBundle(ctx, f.single[:])
+			f.single[0] = capture.Batch{} // its rows may be large, and the next batch far away
+			if err != nil {
 				return err
 			}
 		}
