@@ -181,8 +181,8 @@ func TestStartResumesAtCheckpoint(t *testing.T) {
 }
 
 // TestStartAtTheLastCheckpoint: the last leader saves a checkpoint after it was loaded. Behind the older
-// one, Start would delete rows that the last leader spilled before it saved. If this leader died before it
-// saved too, nobody would read them again.
+// one, Start would delete rows that the last leader spilled before it saved. If this leader died
+// before it saved one too, nobody would read those rows again.
 func TestStartAtTheLastCheckpoint(t *testing.T) {
 	s := &fakeStart{
 		saved:   &store.Checkpoint{Origin: "o", Position: "7", Seq: 5},

@@ -142,7 +142,7 @@ func (d *pgDatabase) countStatements(ctx context.Context) error {
 	return nil
 }
 
-// relayStatements leaves out those of the writers, the only ones that insert outbox rows.
+// relayStatements counts the statements without those of the writers: only writers insert outbox rows.
 func (d *pgDatabase) relayStatements(ctx context.Context) (n int, err error) {
 	err = d.session.QueryRowContext(ctx, `
 SELECT coalesce(sum(calls), 0) FROM pg_stat_statements

@@ -222,7 +222,8 @@ func selfScenarios() []scenario {
 	}
 }
 
-// routeScenarios compare an outbox with routes with one that has none, or whose routes all work.
+// routeScenarios returns the scenarios that compare an outbox with routes with another one: it has none, or
+// all of its routes work.
 func routeScenarios() []scenario {
 	both := latencyAndDrain(countedLatency, relayDrain)
 	return []scenario{

@@ -52,10 +52,7 @@ func TestCamundaEngine(t *testing.T) {
 	aPostgres(t, "", func(s *scene) {
 		engine := servers.Zeebe(s.t)
 		engine.Deploy("order.bpmn", orderProcess)
-		out, errs, code := command(s.t, nil, "init", "--outbox", "zeebe", "--source", s.database, "--apply")
-		if code != 0 {
-			s.t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
-		}
+		initOutbox(s.t, "zeebe", s.database)
 		s.config = fmt.Sprintf(camundaConfig, nameFor(s.database), s.database, engine.URL, adminKey)
 		if d, text, code := doctor(s.t, s.config); code != 0 {
 			s.t.Errorf("doctor ends with %d: %s\n%+v", code, text, d)

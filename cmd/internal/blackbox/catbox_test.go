@@ -112,9 +112,7 @@ func (s *scene) insertCatbox(from, to int) {
 func (s *scene) prepareCatbox() {
 	s.t.Helper()
 	s.exec("DROP TABLE outbox_events")
-	if out, errs, code := command(s.t, nil, "init", "--outbox", "catbox", "--source", s.database, "--apply"); code != 0 {
-		s.t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
-	}
+	initOutbox(s.t, "catbox", s.database)
 	like := "LIKE outbox_events"
 	if s.kind.postgres {
 		like = "(LIKE outbox_events)"
@@ -124,8 +122,8 @@ func (s *scene) prepareCatbox() {
 }
 
 // A relay in place of Catbox: topic, key and receipts; an event that Kafka cannot take moves to the
-// table for dead letters; an event that was marked unsent is sent again; one that Catbox itself
-// holds is left to it until its lease ends.
+// table for dead letters; the relay sends an event again that
+// somebody marked unsent; it leaves an event that Catbox itself holds until its lease ends.
 func TestCatbox(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
@@ -168,13 +166,13 @@ func TestCatbox(t *testing.T) {
 			return count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE sent_at IS NULL")
 		})
 		cluster.await(72)
-		s.checkCatbox(cluster, 71) // each once, but the one that was marked unsent
+		s.checkCatbox(cluster, 71) // each event once, but the unsent one twice
 		expectStop(s.t, r)
 	})
 }
 
 // Two clusters, as in Catbox' rules. The optional one is dead for a while: the other gets all events,
-// which are marked as sent meanwhile. The dead one gets what it has missed, in the order of each
+// which are marked as sent meanwhile. The dead cluster gets the events that it has missed, in the order of each
 // aggregate and type. For a minute:
 //
 //	SLUICEBOX_TEST_OUTAGE=1m go test -v -run 'TestCatboxClusters' ./cmd/internal/blackbox

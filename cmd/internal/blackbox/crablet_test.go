@@ -100,9 +100,7 @@ func TestCrabletEventsOutOfOrder(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			aPostgres(t, "", func(s *scene) {
-				if out, errs, code := command(s.t, nil, "init", "--outbox", "crablet", "--source", s.database, "--apply"); code != 0 {
-					s.t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
-				}
+				initOutbox(s.t, "crablet", s.database)
 				s.config = fmt.Sprintf(crabletConfig, nameFor(s.database), mode, s.database, s.to.URL(), adminKey)
 				r := s.run()
 				s.crabletWriters(30)()
@@ -125,16 +123,15 @@ func TestCrabletEventsOutOfOrder(t *testing.T) {
 }
 
 // Two topics by tags, of which one has two publishers. One publisher is dead: the others get their
-// events, and no other event. It gets what it has missed, in the order in which the other one got it.
+// events, and no other event. The dead one gets the events that it has
+// missed, in the order in which the other one got them.
 func TestCrabletPublishers(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"stream", "poll"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			aPostgres(t, "", func(s *scene) {
-				if out, errs, code := command(s.t, nil, "init", "--outbox", "crablet", "--source", s.database, "--apply"); code != 0 {
-					s.t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
-				}
+				initOutbox(s.t, "crablet", s.database)
 				kafka, hooks, counts := &routeReceiver{Receiver: s.to}, &routeReceiver{Receiver: sinktest.NewReceiver(s.t)}, sinktest.NewReceiver(s.t)
 				for _, to := range []*routeReceiver{kafka, hooks} {
 					to.Script(to.answer)

@@ -67,9 +67,7 @@ func TestInbox(t *testing.T) {
 func testInbox(t *testing.T, database string, receive receiver) {
 	t.Helper()
 	const groups, rows, held = 4, 24, 3 // the third row of each group is applied, and its answer never read
-	if out, errs, code := command(t, nil, "init", "--outbox", "debezium", "--source", database, "--apply"); code != 0 {
-		t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
-	}
+	initOutbox(t, "debezium", database)
 	statements := fences(t, "inbox/README.md", "sql")
 	servers.Exec(t, database, statements[0], "CREATE TABLE effects (id TEXT)")
 	conn := connect(t, database)

@@ -61,10 +61,7 @@ type ingestRelay struct {
 func newIngestScene(t *testing.T, version int, rest string) *ingestScene {
 	t.Helper()
 	s := &ingestScene{t: t, server: servers.Start(t, version, nil), to: sinktest.NewReceiver(t)}
-	out, errs, code := command(t, nil, "init", "--outbox", "postbox", "--source", s.server.URL, "--apply")
-	if code != 0 {
-		t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
-	}
+	initOutbox(t, "postbox", s.server.URL)
 	s.conn = connect(t, s.server.URL)
 	if _, err := s.conn.exec("CREATE TABLE other_messages (LIKE postbox_messages INCLUDING ALL)"); err != nil {
 		t.Fatal(err)

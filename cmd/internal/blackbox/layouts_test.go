@@ -135,10 +135,7 @@ func runLayout(s *layoutScene) {
 	if os.Getenv(rowsVariable) != "" {
 		s.groups, s.rows = 50*layoutWriters, many(s.t, s.rows)
 	}
-	out, errs, code := command(s.t, nil, "init", "--outbox", s.layout, "--source", s.source, "--apply")
-	if code != 0 {
-		s.t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
-	}
+	initOutbox(s.t, s.layout, s.source)
 
 	s.to = sinktest.NewReceiver(s.t)
 	s.to.Script(s.answer)

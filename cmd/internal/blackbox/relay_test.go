@@ -247,6 +247,14 @@ func (r *relay) findMetric(sample string) (value float64, ok bool) {
 	return 0, false
 }
 
+// initOutbox makes the table of a layout.
+func initOutbox(t testing.TB, layout, source string) {
+	t.Helper()
+	if out, errs, code := command(t, nil, "init", "--outbox", layout, "--source", source, "--apply"); code != 0 {
+		t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
+	}
+}
+
 // command runs the program to its end and returns its output.
 func command(t testing.TB, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()

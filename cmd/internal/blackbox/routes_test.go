@@ -74,9 +74,7 @@ func onRoutes(t *testing.T, mode string, run func(s *routesScene)) {
 func newRoutesScene(l *layoutScene, mode string, routes ...string) *routesScene {
 	l.t.Helper()
 	s := &routesScene{layoutScene: l, to: map[string]*routeReceiver{}}
-	if out, errs, code := command(s.t, nil, "init", "--outbox", s.layout, "--source", s.source, "--apply"); code != 0 {
-		s.t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
-	}
+	initOutbox(s.t, s.layout, s.source)
 	var list []string
 	sinks := ""
 	for _, name := range routes {

@@ -27,9 +27,7 @@ admin: {listen: %s}
 // prepare creates the table and a receiver, and returns the configuration.
 func (s *layoutScene) prepare(script sinktest.Script) string {
 	s.t.Helper()
-	if out, errs, code := command(s.t, nil, "init", "--outbox", s.layout, "--source", s.source, "--apply"); code != 0 {
-		s.t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
-	}
+	initOutbox(s.t, s.layout, s.source)
 	s.to = sinktest.NewReceiver(s.t)
 	s.to.Script(script)
 	return fmt.Sprintf(statelessConfig, nameFor(s.source), s.source, s.table, s.layout, s.to.URL(), adminKey)

@@ -200,9 +200,7 @@ func testSwitch(t *testing.T, c *switchCase, database string) {
 		if outbox == "" {
 			outbox = "layout: " + c.layout
 		}
-		if out, errs, code := command(t, nil, "init", "--outbox", c.layout, "--source", database, "--apply"); code != 0 {
-			t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
-		}
+		initOutbox(t, c.layout, database)
 	} else {
 		s.table = "orders_outbox"
 		s.conn.kind.run(t, database, c.create)

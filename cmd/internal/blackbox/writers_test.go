@@ -112,9 +112,7 @@ func (w *writersTarget) start() {
 	outboxes := blocks[0]
 	if !w.stateful {
 		outboxes = blocks[1]
-		if out, errs, code := command(w.t, nil, "init", "--outbox", "debezium", "--source", w.database, "--apply"); code != 0 {
-			w.t.Fatalf("init --outbox: exit code %d, want 0\n%s%s", code, out, errs)
-		}
+		initOutbox(w.t, "debezium", w.database)
 	}
 	switch {
 	case w.db != nil:
