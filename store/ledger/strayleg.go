@@ -315,9 +315,14 @@ func (m *legMove) changeRows(ctx context.Context, outbox, route string, change f
 	return nil
 }
 
+// routes are all lists of names of routes.
+func (r *legRow) routes() []*[]string {
+	return []*[]string{&r.Matched, &r.Done, &r.Failed, &r.Spilled, &r.Again}
+}
+
 // rename gives a route another name.
 func (r *legRow) rename(from, to string) {
-	for _, list := range []*[]string{&r.Matched, &r.Done, &r.Failed, &r.Spilled} {
+	for _, list := range r.routes() {
 		if slices.Contains(*list, from) {
 			*list = append(without(without(*list, from), to), to)
 		}
@@ -330,7 +335,7 @@ func (r *legRow) rename(from, to string) {
 
 // remove removes a route.
 func (r *legRow) remove(route string) {
-	for _, list := range []*[]string{&r.Matched, &r.Done, &r.Failed, &r.Spilled} {
+	for _, list := range r.routes() {
 		*list = without(*list, route)
 	}
 	delete(r.Retries, route)
