@@ -223,15 +223,18 @@ func TestShutdownAnswersWhatWaits(t *testing.T) {
 		table.begun, table.release = make(chan struct{}, 10), make(chan struct{})
 	})
 	var requests sync.WaitGroup
-	for i := range 3 {
+	send := func(id string) {
 		requests.Go(func() {
-			a, err := f.send(ingest.PostboxPath, "shop-token", strings.NewReader(message("id", fmt.Sprintf(`"%d"`, i))))
+			a, err := f.send(ingest.PostboxPath, "shop-token", strings.NewReader(message("id", `"`+id+`"`)))
 			if err != nil || a.status != http.StatusCreated || a.header.Get("Connection") != "close" {
-				t.Errorf("%d: answer %+v %v", i, a, err)
+				t.Errorf("%s: answer %+v %v", id, a, err)
 			}
 		})
 	}
-	<-f.table.begun
+	send("first")
+	<-f.table.begun // alone in its write
+	send("second")
+	send("third")
 	until(t, "2 waiting", func() bool { return f.server.Waiting("postbox") == 2 })
 	half := f.dial()
 	const begins = "HTTP/1.1 100 Continue\r\n\r\n" // the server reads the body

@@ -223,17 +223,6 @@ func (r *relay) ask(method, path, request string) (status int, body string) {
 // metric returns a sample by its printed name and labels.
 func (r *relay) metric(sample string) float64 {
 	r.t.Helper()
-	value, ok := r.findMetric(sample)
-	if !ok {
-		_, body := r.get("/metrics")
-		r.t.Fatalf("no metric %s in:\n%s", sample, body)
-	}
-	return value
-}
-
-// findMetric returns the value of a metric; false if there is none, as before the relay leads.
-func (r *relay) findMetric(sample string) (value float64, ok bool) {
-	r.t.Helper()
 	_, body := r.get("/metrics")
 	for line := range strings.Lines(body) {
 		if text, ok := strings.CutPrefix(line, sample+" "); ok {
@@ -241,10 +230,11 @@ func (r *relay) findMetric(sample string) (value float64, ok bool) {
 			if err != nil {
 				r.t.Fatal(err)
 			}
-			return f, true
+			return f
 		}
 	}
-	return 0, false
+	r.t.Fatalf("no metric %s in:\n%s", sample, body)
+	return 0
 }
 
 // initOutbox makes the table of a layout.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -164,8 +165,14 @@ func (c *cluster) testSizes(t *testing.T) {
 	if _, err := to.admin.AlterTopicConfigs(to.context(t), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("2000")}}, to.name); err != nil {
 		t.Fatal(err)
 	}
-	if out := s.Deliver(t.Context(), msgs[2:3]); out.At(0).Class != sink.Rejected {
-		t.Errorf("row 2 is %s (%s), want rejected", out.At(0).Class, out.At(0).Detail)
+	for end := time.Now().Add(10 * time.Second); ; { // the broker applies the limit after its answer
+		out := s.Deliver(t.Context(), msgs[2:3]).At(0)
+		if out.Class == sink.Rejected {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("row 2 is %s (%s), want rejected", out.Class, out.Detail)
+		}
 	}
 	deliverAll(t, s, msgs[4])
 }
