@@ -35,10 +35,15 @@ func (sp *Spiller) Row(l *lane.Lane, rw *lane.Row) {
 	}
 }
 
-// Next returns at most limit rows to spill. The caller reports them to Written. Only one
-// such batch is in flight, and none while a reload is.
+// minBatch is the number of rows that one statement may always spill. A statement of thousands
+// of rows keeps a processor of the server busy for so long that rows of other lanes wait.
+const minBatch = 100
+
+// Next returns at most limit rows to spill, a tenth of those that wait if there are many. The
+// caller reports them to Written. Only one such batch is in flight, and none while a reload is.
 func (sp *Spiller) Next(limit int) []store.Item {
-	n := min(limit, len(sp.spills.waiting))
+	waiting := len(sp.spills.waiting)
+	n := min(limit, waiting, max(minBatch, waiting/10))
 	if n == 0 {
 		return nil
 	}
