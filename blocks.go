@@ -94,13 +94,13 @@ func (r *Relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 	if !begin.IsFirst() {
 		return nil
 	}
-	routes := r.opt.routes()
+	routes := r.opt().routes()
 	var outboxes []string
-	for _, o := range r.opt.tables() {
+	for _, o := range r.opt().tables() {
 		if len(o.Routes) > 0 {
 			continue // its FAILED rows say nothing about a leg
 		}
-		if o.Layout.Stores(store.Failed) && r.opt.Sinks[routes[o.Name]].Dispatch.OnFailed == dispatch.Block {
+		if o.Layout.Stores(store.Failed) && r.opt().Sinks[routes[o.Name]].Dispatch.OnFailed == dispatch.Block {
 			outboxes = append(outboxes, o.Name)
 		}
 	}
@@ -118,7 +118,7 @@ func (r *Relay) adoptBlocks(ctx context.Context, begin *checkpoint.StartPoint, b
 	}
 
 	holds = slices.DeleteFunc(holds, func(h store.Hold) bool { // ungrouped rows with their own lanes block no group
-		return !h.Lane.Group.Valid && r.opt.Sinks[routes[h.Lane.Outbox]].Dispatch.Ungrouped == dispatch.Parallel
+		return !h.Lane.Group.Valid && r.opt().Sinks[routes[h.Lane.Outbox]].Dispatch.Ungrouped == dispatch.Parallel
 	})
 	for i := range holds {
 		err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) error { return r.db.store.Hold(ctx, begin.Epoch, holds[i]) })

@@ -106,7 +106,7 @@ func (r *Relay) watchClaims(ctx context.Context) error {
 func (r *Relay) updateClaims(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, claimsTimeout)
 	defer cancel()
-	status, failure := r.opt.ReadClaims(bounded, r.db.store, r.isPolling.Load())
+	status, failure := r.opt().ReadClaims(bounded, r.db.store, r.isPolling.Load())
 	if ctx.Err() != nil {
 		return
 	}

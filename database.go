@@ -53,7 +53,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 // openSource opens the log at the relay's position. If the server does not allow that and
 // the mode is auto, it opens the polling source instead, if polling finds every row.
 func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source, *sessionStore, checkpoint.StartPoint, error) {
-	mode := r.opt.Mode
+	mode := r.opt().Mode
 	if mode != ModePoll {
 		src, err := r.db.newStream()
 		if err != nil {
@@ -69,7 +69,7 @@ func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source
 		}
 		src.Close()
 		var no *capture.NoStreamError
-		if mode == ModeStream || !errors.As(err, &no) || !poll.ShowsUnsettled(r.opt.tables()) {
+		if mode == ModeStream || !errors.As(err, &no) || !poll.ShowsUnsettled(r.opt().tables()) {
 			return nil, nil, begin, err // the slot stays, because only it may have the rows
 		}
 		r.log.Warn("log unreadable; polling", "reason", no.Problem, "remedy", no.Remedy)
@@ -80,14 +80,14 @@ func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source
 	}
 
 	src, views := source(nil), timedViewer{r.db.store, &r.progress}
-	byPosition := poll.ReadsByPosition(r.opt.tables())
+	byPosition := poll.ReadsByPosition(r.opt().tables())
 	if byPosition {
-		src = poll.NewTail(r.opt.pollConfig(), views)
+		src = poll.NewTail(r.opt().pollConfig(), views)
 		r.sourceDetail += " by position"
 	} else {
 		lanes := &pollLanes{Relay: r}
 		views.Viewer = pollViewer{r.db.store, lanes}
-		src = pollSource{poll.New(r.opt.pollConfig(), views, lanes)}
+		src = pollSource{poll.New(r.opt().pollConfig(), views, lanes)}
 	}
 	r.observer.Mode(ModePoll)
 	r.isPolling.Store(true)
@@ -106,7 +106,7 @@ func (r *Relay) start(ctx context.Context, src checkpoint.Opener, polling bool, 
 	if st.fan != nil {
 		tables = startStore{tables, st.fan}
 	}
-	begin, err := checkpoint.Start(ctx, src, tables, r.opt.tables(), r.opt.smallestBuffer(), lost)
+	begin, err := checkpoint.Start(ctx, src, tables, r.opt().tables(), r.opt().smallestBuffer(), lost)
 	return st, begin, err
 }
 
@@ -171,15 +171,17 @@ type database struct {
 	newSlotDropper      func() (slotDropper, error)
 }
 
-// openDatabase opens the database of a relay, without a connection. Close its store when
-// done.
-func openDatabase(o *Options) (*database, error) {
+// openDatabase opens the database of a relay with these options, without a connection. Close its
+// store when done.
+func openDatabase(options func() *Options) (*database, error) {
+	o := options()
 	st, err := o.Database.Store(store.Settings{Name: o.Name, Holder: o.Holder, Outboxes: o.tables(), TakeoverTimeout: o.TakeoverTimeout})
 	if err != nil {
 		return nil, err
 	}
-	settings := capture.Settings{Name: o.Name, Outboxes: o.tables(), MaxBatchBytes: o.maxBatchBytes()}
-	db := &database{Database: o.Database, store: st, newStream: func() (capture.Stream, error) { return o.Database.Stream(settings) }}
+	db := &database{Database: o.Database, store: st, newStream: func() (capture.Stream, error) {
+		return o.Database.Stream(capture.Settings{Name: o.Name, Outboxes: o.tables(), MaxBatchBytes: options().maxBatchBytes()})
+	}}
 	src, err := db.newStream()
 	if err != nil {
 		return db, nil // opening the log reports the error

@@ -76,7 +76,7 @@ func operatedRelay(t *testing.T) (r *Relay, l *actionStore, logged *bytes.Buffer
 	l = &actionStore{}
 	lanes := map[string]*dispatch.Dispatcher{}
 	for _, name := range []string{"near", "far"} {
-		lanes[name] = dispatch.New(r.opt.Sinks[name].Dispatch, dispatch.Options{Store: l, Sink: idle{}, Epoch: 1})
+		lanes[name] = dispatch.New(r.opt().Sinks[name].Dispatch, dispatch.Options{Store: l, Sink: idle{}, Epoch: 1})
 	}
 	r.currentDispatchers.Store(&lanes)
 	return r, l, logged

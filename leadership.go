@@ -15,7 +15,7 @@ import (
 // run alternates between standby and leadership. It ends with the context, or with an
 // error that neither a new tenure nor a new session fixes.
 func (r *Relay) run(ctx context.Context) error {
-	db, err := openDatabase(&r.opt)
+	db, err := openDatabase(r.opt)
 	if err != nil {
 		return err
 	}
@@ -110,14 +110,22 @@ func (r *Relay) leadershipError() error {
 func (r *Relay) runSessions(ctx context.Context, tenure *leader.Tenure) error {
 	var lost *capture.LostError
 	restart := backoff.Doubling{Min: minRestartDelay, Max: maxRestartDelay}
+	defer r.reloading.sessionsEnded()
 	for {
 		began, pause := time.Now(), restart.Next()
-		err := r.runSession(ctx, tenure, lost)
-		lost = nil
+		session, end := r.beginSession(ctx)
+		err := r.runSession(session, tenure, lost)
+		reloaded := errors.Is(context.Cause(session), errReloaded)
+		end(nil)
+		lost, r.drained = nil, false
 		var no *capture.NoStreamError
 		switch {
 		case errors.Is(context.Cause(ctx), store.ErrNotLeader):
 			return context.Cause(ctx)
+		case reloaded && ctx.Err() == nil && (err == nil || errors.Is(err, context.Canceled) || errors.Is(err, errReloaded)):
+			restart.Reset()
+			r.drained = true
+			continue
 		case errors.Is(err, errLogReadable):
 			r.log.Info("log readable; streaming")
 			pause = 0
@@ -169,7 +177,7 @@ func (s *standby) Standby(holder string) {
 	s.health.replaceAll(passedCheck("leader", detail), passedCheck("database", "reached"))
 	if s.isNew(detail) {
 		s.observer.SetStandby()
-		s.log.Info("standing by", "name", s.opt.Name, "leader", holder)
+		s.log.Info("standing by", "name", s.opt().Name, "leader", holder)
 	}
 }
 

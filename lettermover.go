@@ -48,7 +48,7 @@ func (r *Relay) newLetterMover() *letterMover {
 			r.log.Warn("dead letters not moved; retrying", "outbox", outbox, "error", err)
 		},
 	}
-	for _, o := range r.opt.tables() {
+	for _, o := range r.opt().tables() {
 		if o.FailedArchive != "" {
 			m.outboxes = append(m.outboxes, o)
 		}

@@ -359,7 +359,7 @@ func (w sourceObserver) Connected() {
 		mode = w.progress.mode
 	})
 	w.health.ok("source", w.sourceDetail)
-	w.log.Info("source connected", "name", w.opt.Name, "mode", mode)
+	w.log.Info("source connected", "name", w.opt().Name, "mode", mode)
 }
 
 // Disconnected implements capture.Observer.
@@ -375,11 +375,11 @@ func (w sourceObserver) Disconnected(err error, wait time.Duration) {
 func (r *Relay) newSessionController(st *sessionStore, epoch store.Epoch, lanes map[string]*dispatch.Dispatcher, log *replay.Log) *replay.Controller {
 	sinks := make(map[string]replay.Sink, len(lanes))
 	for name, d := range lanes {
-		sinks[name] = replay.Sink{Lanes: d, Config: r.opt.Sinks[name].Dispatch}
+		sinks[name] = replay.Sink{Lanes: d, Config: r.opt().Sinks[name].Dispatch}
 	}
 	return replay.New(replay.Options{
-		Store: st.replays(r.db.store), Epoch: epoch, Outboxes: r.opt.tables(), Sinks: sinks, Routes: r.opt.routes(), Legs: st.fan.legNames, Log: log,
-		OpenRetainer: r.db.newSlotRetainer, MaxRetainedBytes: r.opt.MaxKept, RequestsChanged: r.requested, Observer: &replayObserver{Relay: r},
+		Store: st.replays(r.db.store), Epoch: epoch, Outboxes: r.opt().tables(), Sinks: sinks, Routes: r.opt().routes(), Legs: st.fan.legNames, Log: log,
+		OpenRetainer: r.db.newSlotRetainer, MaxRetainedBytes: r.opt().MaxKept, RequestsChanged: r.requested, Observer: &replayObserver{Relay: r},
 	})
 }
 

@@ -25,7 +25,7 @@ func (r *Relay) activeDispatchers() (map[string]*dispatch.Dispatcher, error) {
 
 // dispatcherForOutbox returns the dispatcher that delivers the rows of an outbox.
 func (r *Relay) dispatcherForOutbox(outbox string) (*dispatch.Dispatcher, error) {
-	routes := r.opt.routes()
+	routes := r.opt().routes()
 	sink, known := routes[outbox]
 	if !known {
 		return nil, unknownOutboxError(outbox, slices.Sorted(maps.Keys(routes)))
@@ -39,7 +39,7 @@ func (r *Relay) dispatcherForOutbox(outbox string) (*dispatch.Dispatcher, error)
 
 // outbox returns a configured outbox or leg.
 func (r *Relay) outbox(name string) *store.Outbox {
-	outboxes := store.WithLegs(r.opt.tables())
+	outboxes := store.WithLegs(r.opt().tables())
 	return &outboxes[slices.IndexFunc(outboxes, func(o store.Outbox) bool { return o.Name == name })]
 }
 
@@ -247,8 +247,8 @@ type pollViewer struct {
 // View implements store.Viewer.
 func (v pollViewer) View(ctx context.Context, snapshot string) (store.View, error) {
 	v.lanes.heldBefore = nil
-	for i := range v.lanes.opt.Outboxes {
-		if box := &v.lanes.opt.Outboxes[i]; len(box.Routes) > 0 {
+	for i := range v.lanes.opt().Outboxes {
+		if box := &v.lanes.opt().Outboxes[i]; len(box.Routes) > 0 {
 			if v.lanes.heldBefore == nil {
 				v.lanes.heldBefore = map[string][]string{}
 			}
@@ -260,8 +260,8 @@ func (v pollViewer) View(ctx context.Context, snapshot string) (store.View, erro
 
 // routed returns an outbox with routes; nil if the outbox has none.
 func (p *pollLanes) routed(outbox string) *Outbox {
-	for i := range p.opt.Outboxes {
-		if box := &p.opt.Outboxes[i]; box.Name == outbox && len(box.Routes) > 0 {
+	for i := range p.opt().Outboxes {
+		if box := &p.opt().Outboxes[i]; box.Name == outbox && len(box.Routes) > 0 {
 			return box
 		}
 	}
@@ -284,7 +284,7 @@ func (p *pollLanes) dispatcher(outbox string) *dispatch.Dispatcher {
 	if lanes == nil {
 		return nil
 	}
-	return (*lanes)[p.opt.routes()[outbox]]
+	return (*lanes)[p.opt().routes()[outbox]]
 }
 
 // Held implements poll.Lanes.

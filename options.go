@@ -127,7 +127,8 @@ type Sink struct {
 	Limits func(kind string) sink.Limits
 
 	// Inputs are the values that Open depends on. After a Reload the sink is opened again
-	// unless reflect.DeepEqual finds the new ones equal.
+	// unless reflect.DeepEqual finds the new ones equal. If they are an InPlace, Relay.Reload
+	// may open the sink again within the session.
 	Inputs any
 
 	// Dispatch configures the delivery. The zero value is dispatch.DefaultConfig.

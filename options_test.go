@@ -18,7 +18,7 @@ func TestDefaultsOfOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &r.opt
+	o := r.opt()
 	if o.Name != "sluicebox" || o.Mode != ModeAuto || o.Claims != ClaimsLate || o.MaxHold != 1<<30 || o.MaxKept != 10<<30 || o.SweepInterval != time.Minute ||
 		o.Poll != (PollOptions{time.Second, 500, poll.DefaultBackoff()}) ||
 		o.Sinks["near"].Dispatch != dispatch.DefaultConfig() || o.Sinks["near"].RequestTimeout != 30*time.Second {

@@ -252,7 +252,7 @@ func (p *pressure) reportRetained(retained capture.RetainedLog) {
 // limit returns the most log the relay may retain: checkpoint.max-hold, but at most half
 // of the amount at which the server discards the log.
 func (p *pressure) limit(retained capture.RetainedLog) int64 {
-	limit := p.opt.MaxHold
+	limit := p.opt().MaxHold
 	if retained.Limit > 0 {
 		limit = min(limit, max(1, retained.Limit/2))
 	}

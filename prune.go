@@ -52,7 +52,7 @@ type pruner struct {
 // newPruner returns the pruner of a session.
 func (r *Relay) newPruner(epoch store.Epoch) *pruner {
 	return &pruner{
-		tables: r.db.store, epoch: epoch, outboxes: r.opt.tables(),
+		tables: r.db.store, epoch: epoch, outboxes: r.opt().tables(),
 		pruned: func(outbox string, rows int) { r.log.Debug("delivered rows pruned", "outbox", outbox, "rows", rows) },
 		failed: func(outbox string, err error) { r.log.Warn("pruning failed; retrying", "outbox", outbox, "error", err) },
 	}

@@ -36,7 +36,7 @@ const (
 
 // Relay relays the rows of outboxes. Its methods are safe for concurrent use.
 type Relay struct {
-	opt      Options
+	options  atomic.Pointer[Options] // in force; see opt
 	log      *slog.Logger
 	observer Observer
 	health   *health
@@ -51,6 +51,7 @@ type Relay struct {
 	// operators use them.
 	currentDispatchers atomic.Pointer[map[string]*dispatch.Dispatcher]
 	hasRun             bool            // a session had lanes, or another relay was the leader
+	drained            bool            // the session before ended for other options
 	isPolling          atomic.Bool     // reads the tables, not the log
 	hasPositions       atomic.Bool     // reads the log, or a table by position
 	requested          <-chan struct{} // of the tenure
@@ -65,7 +66,12 @@ type Relay struct {
 	// sourceDetail describes the source and the reason for it. It is set before a session
 	// starts.
 	sourceDetail string
+	reloading    reloading
 }
+
+// opt returns the options in force. A session has those with which it began, except that its sinks
+// may be opened again; see Reload.
+func (r *Relay) opt() *Options { return r.options.Load() }
 
 // New returns a relay. It starts nothing and opens no connection. The error is a
 // *store.SetupError with every problem of the options.
@@ -74,7 +80,9 @@ func New(o Options) (*Relay, error) {
 	if err := o.validate(); err != nil {
 		return nil, &store.SetupError{Problem: err.Error()}
 	}
-	return &Relay{opt: o, log: o.Logger, observer: o.Observer, health: newHealth(), rowFailed: make(chan struct{}, 1)}, nil
+	r := &Relay{log: o.Logger, observer: o.Observer, health: newHealth(), rowFailed: make(chan struct{}, 1)}
+	r.options.Store(&o)
+	return r, nil
 }
 
 // Run relays until the context ends, then shuts down gracefully and returns nil: requests in
@@ -103,7 +111,7 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	if err != nil {
 		return err
 	}
-	defer sinks.close()
+	defer r.closeSinks(sinks)
 	var src source
 	var st *sessionStore
 	var begin checkpoint.StartPoint
@@ -142,6 +150,7 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	defer r.progress.startSession(r.newSessionStats(&begin, trackers.Rest(), in, src))()
 	r.currentDispatchers.Store(&lanes)
 	r.hasRun = true
+	r.reloading.sessionStarted()
 	defer r.currentDispatchers.Store(nil)
 	defer r.replayStatus.Store(nil)
 	saveNow := make(chan struct{}, 1)
@@ -201,11 +210,11 @@ func (r *Relay) restoreSpilled(ctx context.Context, st *sessionStore, routes map
 // rows nobody reads, because no table shows which of them are to be sent, and the log before
 // could not be read.
 func (r *Relay) reportStart(begin *checkpoint.StartPoint) {
-	r.log.Info("leadership acquired", "name", r.opt.Name, "epoch", begin.Epoch, "position", begin.From,
+	r.log.Info("leadership acquired", "name", r.opt().Name, "epoch", begin.Epoch, "position", begin.From,
 		"backlog", int64(len(begin.Backlog))+begin.Spilled, "reason", begin.SnapshotReason)
 	var names []string
-	for i := range r.opt.Outboxes {
-		if o := &r.opt.Outboxes[i]; o.Layout.LogOnly() && !slices.Contains(begin.Kept, o.Name) {
+	for i := range r.opt().Outboxes {
+		if o := &r.opt().Outboxes[i]; o.Layout.LogOnly() && !slices.Contains(begin.Kept, o.Name) {
 			names = append(names, o.Name)
 		}
 	}
@@ -242,10 +251,10 @@ func (r *Relay) backgroundTasks(src source, st *sessionStore, in *intake, lanes 
 	}
 
 	in.beginCatchUp(r.db.store)
-	in.claimsDetectSettled, in.logOnly = r.claimsDetectSettled(), r.opt.logOnly("")
+	in.claimsDetectSettled, in.logOnly = r.claimsDetectSettled(), r.opt().logOnly("")
 	in.spillEnabled = true
 	tasks := []func(context.Context) error{pruning.run, r.newLetterMover().run, sweep.run, controller.Run, r.watchClaims}
-	if !r.isPolling.Load() && (r.opt.Claims == ClaimsLate || r.opt.neverClaims()) {
+	if !r.isPolling.Load() && (r.opt().Claims == ClaimsLate || r.opt().neverClaims()) {
 		in.fresh = newFreshness(epoch, src, r.mayGoUnclaimed)
 		tasks = append(tasks, in.fresh.run)
 	}
@@ -255,7 +264,7 @@ func (r *Relay) backgroundTasks(src source, st *sessionStore, in *intake, lanes 
 
 // claimsDetectSettled reports whether a claim always detects a settled row.
 func (r *Relay) claimsDetectSettled() bool {
-	return !slices.ContainsFunc(r.opt.tables(), func(o store.Outbox) bool { return !o.Layout.WritesClaims() })
+	return !slices.ContainsFunc(r.opt().tables(), func(o store.Outbox) bool { return !o.Layout.WritesClaims() })
 }
 
 // errLogReadable ends a polling session because the log has become readable.
@@ -267,7 +276,7 @@ const readableInterval = 5 * time.Second
 // awaitReadableLog ends a polling session once the log can be read. In ModePoll it only
 // waits for the context.
 func (r *Relay) awaitReadableLog(ctx context.Context) error {
-	if r.opt.Mode == ModePoll || r.db.newReadinessChecker == nil {
+	if r.opt().Mode == ModePoll || r.db.newReadinessChecker == nil {
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -319,7 +328,7 @@ func (r *Relay) runPipeline(ctx context.Context, src source, from store.Position
 	}
 
 	batches := make(chan capture.Batch, batchQueueSize)
-	src.Resume().MaxPayload = r.opt.maxSourcePayload()
+	src.Resume().MaxPayload = r.opt().maxSourcePayload()
 	stopSource := part(func(ctx context.Context) error {
 		return capture.Follow(ctx, src, from, batches, sourceObserver{r, in.connected})
 	})

@@ -145,9 +145,10 @@ func TestChangedFilesAreTriedAgain(t *testing.T) {
 	if _, err := s.reopen(first["s"]); err != nil {
 		t.Fatal(err)
 	}
-	r := &Relay{opt: Options{Reload: Reload{Files: []string{token}, Sinks: now}}, log: slog.New(slog.DiscardHandler), health: newHealth(), observer: noObserver{}}
+	r := &Relay{log: slog.New(slog.DiscardHandler), health: newHealth(), observer: noObserver{}}
+	r.options.Store(&Options{Reload: Reload{Files: []string{token}, Sinks: now}})
 	f := &sinkFiles{Relay: r, sinks: map[string]*reopeningSink{"s": s}, loggedErrors: map[string]string{}}
-	f.filesChanged(r.opt.Reload.Files)
+	f.filesChanged(r.opt().Reload.Files)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)

@@ -49,8 +49,8 @@ func (d Routes) List() ([]RouteStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	sinks := d.relay.opt.routes()
-	list := d.relay.opt.routeNames()
+	sinks := d.relay.opt().routes()
+	list := d.relay.opt().routeNames()
 	session := d.relay.progress.current(time.Now())
 	for i := range list {
 		r := &list[i]
@@ -119,7 +119,7 @@ func (d Routes) Skip(route RouteName, reason string) (rows int, err error) {
 
 // act runs an action on a route and logs it if it succeeds.
 func (d Routes) act(message string, route RouteName, reason string, do func(*dispatch.Dispatcher) error) error {
-	if err := d.relay.opt.checkRoute(route); err != nil {
+	if err := d.relay.opt().checkRoute(route); err != nil {
 		return err
 	}
 	to, err := d.relay.dispatcherForOutbox(route.Leg())

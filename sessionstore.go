@@ -26,11 +26,11 @@ type sessionStore struct {
 
 // newSessionStore returns the store of a session that begins.
 func (r *Relay) newSessionStore(polling bool) (*sessionStore, error) {
-	if !r.opt.hasRoutes() {
+	if !r.opt().hasRoutes() {
 		return &sessionStore{laneStore: r.db.store}, nil
 	}
-	join := legs.New(r.db.store, r.opt.tables(), legs.Options{Polling: polling})
-	fan, err := r.opt.newFanOut(join, r.db.store, polling)
+	join := legs.New(r.db.store, r.opt().tables(), legs.Options{Polling: polling})
+	fan, err := r.opt().newFanOut(join, r.db.store, polling)
 	return &sessionStore{laneStore: join, join: join, fan: fan}, err
 }
 

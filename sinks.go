@@ -201,15 +201,13 @@ type sinkFiles struct {
 // keepOpen checks the files periodically, and soon after a receiver refused credentials.
 // It retries sinks that are not open with a growing delay.
 func (f *sinkFiles) keepOpen(ctx context.Context) error {
-	paths := f.opt.Reload.Files
 	retry := backoff.Doubling{Min: minFilesInterval, Max: 2 * filesInterval}
 	for {
 		pause := filesInterval
 		if f.anyClosed() {
 			pause = retry.Next()
-		} else if retry.Reset(); len(paths) == 0 {
-			<-ctx.Done() // nothing can change
-			return ctx.Err()
+		} else {
+			retry.Reset()
 		}
 		select {
 		case <-ctx.Done():
@@ -220,9 +218,16 @@ func (f *sinkFiles) keepOpen(ctx context.Context) error {
 				return err
 			}
 		}
-		if f.filesChanged(paths) || f.retryNeeded || f.anyClosed() {
-			f.reopenSinks()
-		}
+		f.check()
+	}
+}
+
+// check reopens sinks if a file changed or a sink is not open.
+func (f *sinkFiles) check() {
+	f.reloading.mu.Lock()
+	defer f.reloading.mu.Unlock()
+	if f.filesChanged(f.opt().Reload.Files) || f.retryNeeded || f.anyClosed() {
+		f.reopenSinks()
 	}
 }
 
@@ -258,7 +263,7 @@ func (f *sinkFiles) filesChanged(paths []string) bool {
 
 // reopenSinks reads the files and reopens the sinks whose inputs changed.
 func (f *sinkFiles) reopenSinks() {
-	now, err := f.opt.reload()
+	now, err := f.opt().reload()
 	f.logOpenError("", err)
 	if f.retryNeeded = err != nil; f.retryNeeded {
 		return
@@ -317,15 +322,17 @@ func openCheckName(sink string) string { return "sink " + sink + " open" }
 // that can never be opened.
 func (r *Relay) openSinks() (*sinkFiles, error) {
 	f := &sinkFiles{Relay: r, sinks: map[string]*reopeningSink{}, credentialsRefused: make(chan struct{}, 1), loggedErrors: map[string]string{}}
-	f.filesChanged(r.opt.Reload.Files)
-	now, err := r.opt.reload() // files may have changed since the start
+	r.reloading.mu.Lock() // a reload changes these sinks or finds the next ones
+	defer r.reloading.mu.Unlock()
+	f.filesChanged(r.opt().Reload.Files)
+	now, err := r.opt().reload() // files may have changed since the start
 	if f.retryNeeded = err != nil; f.retryNeeded {
-		now = r.opt.Sinks
+		now = r.opt().Sinks
 	}
 
-	for _, name := range slices.Sorted(maps.Keys(r.opt.Sinks)) {
+	for _, name := range slices.Sorted(maps.Keys(r.opt().Sinks)) {
 		s := &reopeningSink{
-			limits: r.opt.Sinks[name].Limits, onRefusedCredentials: f.requestCheck,
+			limits: r.opt().Sinks[name].Limits, onRefusedCredentials: f.requestCheck,
 			log: r.log.With("sink", name), count: r.observer.Sink(name).Counted,
 		}
 		f.sinks[name] = s
@@ -338,6 +345,7 @@ func (r *Relay) openSinks() (*sinkFiles, error) {
 		f.logOpenError(name, err)
 	}
 
+	r.reloading.sinks = f
 	return f, nil
 }
 
@@ -377,18 +385,21 @@ func (f *sinkFiles) close() {
 // They signal freed when a buffer may have room again.
 func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, st *sessionStore, epoch store.Epoch, lease dispatch.Lease, freed chan<- struct{}) (bySink, byOutbox map[string]*dispatch.Dispatcher) {
 	bySink, byOutbox = map[string]*dispatch.Dispatcher{}, map[string]*dispatch.Dispatcher{}
-	frontiers := r.opt.frontiers(!r.hasPositions.Load())
+	frontiers := r.opt().frontiers(!r.hasPositions.Load())
 	for name, s := range sinks {
 		watch := &sinkObserver{relay: r, sink: name, SinkObserver: r.observer.Sink(name)}
 		watch.reset()
-		opt := r.opt.Sinks[name]
+		opt := r.opt().Sinks[name]
+		if r.drained {
+			opt.Dispatch.TakeoverWait = 0 // this relay has no request of the session before
+		}
 		bySink[name] = dispatch.New(opt.Dispatch, dispatch.Options{
 			Store: st, Sink: s, Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
-			LogOnly: r.opt.logOnly(name), Frontiers: frontiers, Lease: lease, Late: r.mayGoUnclaimed, Unwritten: r.opt.unwritten(), Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
+			LogOnly: r.opt().logOnly(name), Frontiers: frontiers, Lease: lease, Late: r.mayGoUnclaimed, Unwritten: r.opt().unwritten(), Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
 			Spill: r.hasPositions.Load() || st.fan != nil, // see pollLanes
 		})
 	}
-	for outbox, name := range r.opt.routes() {
+	for outbox, name := range r.opt().routes() {
 		byOutbox[outbox] = bySink[name]
 	}
 	return bySink, byOutbox
@@ -397,7 +408,7 @@ func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, st *sessionStore
 // restoreHolds restores the holds that operators or FAILED rows placed on lanes before
 // the restart.
 func (r *Relay) restoreHolds(byOutbox map[string]*dispatch.Dispatcher, holds []store.Hold) {
-	routes := r.opt.routes()
+	routes := r.opt().routes()
 	for _, h := range holds {
 		if d := byOutbox[h.Lane.Outbox]; d != nil {
 			d.Restore([]store.Hold{h})

@@ -84,9 +84,9 @@ type ReplayStatus struct {
 // Status returns the state of the relay. The time is linear in the rows in memory.
 func (r *Relay) Status() Status {
 	leads, _ := r.Leader()
-	s := Status{Holder: r.opt.Holder, Leads: leads}
+	s := Status{Holder: r.opt().Holder, Leads: leads}
 	if leads {
-		s.Epoch, s.Leader = store.Epoch(r.epoch.Load()), r.opt.Holder
+		s.Epoch, s.Leader = store.Epoch(r.epoch.Load()), r.opt().Holder
 	} else if other := r.otherLeader.Load(); other != nil {
 		s.Leader = *other
 	}
@@ -267,7 +267,7 @@ func (r *Relay) newSessionStats(begin *checkpoint.StartPoint, tracker *checkpoin
 	}
 	s.distance, _ = src.(capture.Distance)
 	if r.isPolling.Load() {
-		c := r.opt.pollConfig()
+		c := r.opt().pollConfig()
 		s.mode, s.expectedInterval = ModePoll, c.Interval
 		if c.Backoff.Multiplier > 1 {
 			s.expectedInterval = max(c.Interval, c.Backoff.Max)

@@ -53,7 +53,7 @@ func (r *Relay) reportRemovedOutboxes(ctx context.Context) error {
 		return err
 	}
 	configured := map[string]bool{}
-	for _, name := range r.opt.routeNames() {
+	for _, name := range r.opt().routeNames() {
 		configured[name.Outbox] = true
 	}
 	removed := map[string]bool{}

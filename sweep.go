@@ -75,7 +75,7 @@ type sweeper struct {
 // newSweeper returns the sweeper of a session.
 func (r *Relay) newSweeper(epoch store.Epoch, src source, in *intake) *sweeper {
 	return &sweeper{
-		interval: r.opt.SweepInterval, outboxes: r.opt.tables(), bound: r.opt.smallestBuffer(),
+		interval: r.opt().SweepInterval, outboxes: r.opt().tables(), bound: r.opt().smallestBuffer(),
 		source: src, tables: r.db.store, lanes: in, epoch: epoch, onCaughtUp: in.endCatchUp,
 		swept: func(rows int) {
 			r.observer.Swept(rows)

@@ -28,6 +28,7 @@ var version string
 func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	reloads := make(chan os.Signal, 1)
 	p := program{
 		stdin:       os.Stdin,
 		stdout:      os.Stdout,
@@ -35,6 +36,8 @@ func main() {
 		environ:     os.Environ(),
 		configFiles: configFiles(),
 		signals:     signals,
+		reloads:     reloads,
+		onReload:    func() { signal.Notify(reloads, syscall.SIGHUP) },
 		exit:        os.Exit,
 		relay: backend{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.OpenDeadLetters,
 			requests: app.OpenRequests, strayLegs: app.StrayLegs, renameLeg: app.RenameLeg, dropLeg: app.DropLeg, createOutbox: createoutbox.Create, describe: describeTable},

@@ -34,7 +34,9 @@ type program struct {
 	environ        []string
 	configFiles    []string // looked for where none is named
 	signals        <-chan os.Signal
-	exit           func(code int) // for the second signal
+	reloads        <-chan os.Signal // SIGHUP, once onReload was called
+	onReload       func()           // takes SIGHUP; nil in tests
+	exit           func(code int)   // for the second signal
 	relay          backend
 }
 
@@ -44,6 +46,7 @@ type commandLine struct {
 	Run         runCommand         `cmd:"" help:"Run the relay until a signal ends it."`
 	Doctor      doctorCommand      `cmd:"" help:"Check everything a relay needs, with a remedy for each fault."`
 	Init        initCommand        `cmd:"" help:"Create the relay's tables and the publication."`
+	Reload      reloadCommand      `cmd:"" help:"Make the running relay read its configuration again."`
 	Status      statusCommand      `cmd:"" help:"Show the status of the running relay; exits with 1 if it is not ready."`
 	Lanes       laneCommands       `cmd:"" help:"List the lanes of the running relay, and retry, skip, pause or resume one."`
 	Routes      routeCommands      `cmd:"" help:"List the routes of the running relay, and pause or resume one."`
@@ -223,13 +226,17 @@ func (p *program) untilSignal() (ctx context.Context, stop func()) {
 
 // logger returns the configured logger to standard error.
 func (p *program) logger(l config.Log) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
-		level = slog.LevelInfo // Load has validated the level
-	}
+	log, _ := p.leveledLogger(l)
+	return log
+}
+
+// leveledLogger returns the configured logger to standard error, and its level.
+func (p *program) leveledLogger(l config.Log) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	level.Set(l.SlogLevel())
 	options := &slog.HandlerOptions{Level: level}
 	if l.Format == "json" {
-		return slog.New(slog.NewJSONHandler(p.stderr, options))
+		return slog.New(slog.NewJSONHandler(p.stderr, options)), level
 	}
-	return slog.New(slog.NewTextHandler(p.stderr, options))
+	return slog.New(slog.NewTextHandler(p.stderr, options)), level
 }

@@ -27,14 +27,22 @@ func (c *runCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	log := p.logger(cfg.Settings.Log)
+	log, level := p.leveledLogger(cfg.Settings.Log)
 	if found {
 		log.Info("configuration file found", "file", path)
+	}
+	reload := app.Reload{Level: level, Signals: p.reloads}
+	if path != "-" {
+		reload.Load = func() (*config.Config, error) { return config.Load(path, p.environ) }
+	}
+	if p.onReload != nil {
+		p.onReload()
 	}
 	return p.relay.run(ctx, app.Options{
 		Config:  cfg,
 		Log:     log,
 		Version: currentVersion().Version,
+		Reload:  reload,
 	})
 }
 

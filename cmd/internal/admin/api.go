@@ -95,11 +95,14 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 func errorStatus(err error) int {
 	var request *sluicebox.RequestError
 	var large *http.MaxBytesError
+	var reload *ReloadError
 	switch {
 	case errors.As(err, &large):
 		return http.StatusRequestEntityTooLarge
 	case errors.As(err, &request):
 		return http.StatusBadRequest
+	case errors.As(err, &reload):
+		return http.StatusUnprocessableEntity
 	case errors.Is(err, dispatch.ErrNoLane), errors.Is(err, store.ErrNoSavepoint), errors.Is(err, store.ErrNoJob), errors.Is(err, errNoRoute):
 		return http.StatusNotFound
 	case errors.Is(err, dispatch.ErrLaneState), errors.Is(err, errUnexpectedCount), errors.Is(err, store.ErrSavepointExists), errors.Is(err, ErrReplayEnded):

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,6 +39,8 @@ type Config struct {
 	Routes      Routes
 	DeadLetters DeadLetters
 	Requests    Requests
+	// Reloader reads the configuration again. Without it the endpoint does not exist.
+	Reloader Reloader
 	// Report is served as the status. Without it the endpoint does not exist.
 	Report Reporter
 	// Profiling serves the process's profiles under /debug/pprof/.
@@ -73,7 +76,8 @@ const (
 // Server serves the endpoints.
 type Server struct {
 	cfg      Config
-	handler  http.Handler
+	handler  *handler
+	served   http.Handler
 	listener net.Listener
 }
 
@@ -82,8 +86,14 @@ func New(cfg Config, status Status) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: cfg, handler: newHandler(cfg, status)}
+	h := &handler{status: status}
+	h.token.Store(&cfg.Token)
+	return &Server{cfg: cfg, handler: h, served: h.endpoints(cfg)}
 }
+
+// SetToken replaces the token for requests from now on. The caller does not remove it from an
+// address that other machines reach.
+func (s *Server) SetToken(token string) { s.handler.token.Store(&token) }
 
 // Listen binds the address, so that a conflict is reported before anything else starts.
 // The error is a *store.SetupError. Call Run or Close afterwards.
@@ -155,7 +165,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 
 	srv := &http.Server{
-		Handler:           s.handler,
+		Handler:           s.served,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -196,6 +206,7 @@ const indexText = `Sluicebox
 /api/v1/routes       the routes of each outbox; POST to …/OUTBOX/ROUTE/pause, …/resume
 /api/v1/deadletters  the FAILED rows, …/count; POST to …/requeue, …/discard
 /api/v1/checkpoints  the named checkpoints; POST creates one, POST to …/delete
+/api/v1/reload       POST reads the configuration again
 /api/v1/replays      the replays, …/errors?job=; POST starts one, POST to …/pause, …/resume, …/cancel
 `
 
@@ -209,13 +220,12 @@ const (
 
 // handler serves the endpoints.
 type handler struct {
-	token  string
+	token  atomic.Pointer[string]
 	status Status
 }
 
-// newHandler returns the endpoints with their access checks.
-func newHandler(cfg Config, status Status) http.Handler {
-	h := &handler{token: cfg.Token, status: status}
+// endpoints returns the endpoints with their access checks.
+func (h *handler) endpoints(cfg Config) http.Handler {
 	gatherer := cfg.Metrics
 	if gatherer == nil {
 		gatherer = prometheus.NewRegistry()
@@ -250,6 +260,9 @@ func newHandler(cfg Config, status Status) http.Handler {
 	if cfg.Requests != nil {
 		h.requestEndpoints(mux, cfg.Requests)
 	}
+	if cfg.Reloader != nil {
+		h.reloadEndpoint(mux, cfg.Reloader)
+	}
 
 	return http.NewCrossOriginProtection().Handler(withSecurityHeaders(h.requireKnownHost(mux)))
 }
@@ -260,7 +273,7 @@ func newHandler(cfg Config, status Status) http.Handler {
 func (h *handler) requireKnownHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case h.token != "" || isLoopbackHost(r.Host):
+		case *h.token.Load() != "" || isLoopbackHost(r.Host):
 			next.ServeHTTP(w, r)
 		case strings.HasPrefix(r.URL.Path, apiPath):
 			writeJSON(w, http.StatusForbidden, wireError{foreignHostText(r.Host)})
@@ -368,11 +381,12 @@ func unauthorized(w http.ResponseWriter) {
 
 // isAuthorized compares hashes, so that the time does not depend on the token's length.
 func (h *handler) isAuthorized(r *http.Request) bool {
-	if h.token == "" {
+	token := *h.token.Load()
+	if token == "" {
 		return true
 	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(h.token))
+	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(token))
 	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 

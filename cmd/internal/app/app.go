@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,6 +25,9 @@ type Options struct {
 	Config  *config.Config
 	Log     *slog.Logger
 	Version string
+
+	// Reload reads the configuration again. It may be the zero value.
+	Reload Reload
 }
 
 // mutexProfileFraction is the sampling rate of the mutex profile: one contention event in
@@ -49,7 +53,9 @@ type relayRoutes interface {
 
 // program is a running program.
 type program struct {
-	cfg         *config.Config
+	cfg         atomic.Pointer[config.Config] // in force
+	setToken    func(token string)            // of the admin endpoints
+	reloader    *reloader
 	log         *slog.Logger
 	version     string
 	startedAt   time.Time
@@ -79,9 +85,12 @@ func Run(ctx context.Context, o Options) error {
 	}
 	reg.MustRegister(newRouteMetrics(relay.Routes().List))
 	p := &program{
-		cfg: o.Config, log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics,
+		log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics,
 		relay: relay, lanes: relay.Lanes(), routes: relay.Routes(), deadLetters: observedLetters{relay.DeadLetters(), metrics},
+		setToken: func(string) {},
 	}
+	p.cfg.Store(o.Config)
+	p.reloader = &reloader{program: p, options: o.Reload, relay: relay}
 
 	ingest, _ := o.Config.Ingest()
 	memory, stop := context.WithCancel(ctx)
@@ -92,7 +101,9 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 
+	stopReloads := p.reloader.start(ctx)
 	err = p.relayRows(ctx, reg, relay.Run)
+	stopReloads()
 	if adminErr := stopAdmin(); err == nil && ctx.Err() == nil {
 		err = adminErr
 	}
@@ -119,21 +130,22 @@ func (p *program) relayRows(ctx context.Context, reg *prometheus.Registry, relay
 // serveAdmin binds the admin address and serves it until stop is called. stop waits for
 // the server to end.
 func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, open func() (sluicebox.RequestStore, error)) (stop func() error, err error) {
-	if p.cfg.Settings.Admin.Listen == "" {
+	if p.cfg.Load().Settings.Admin.Listen == "" {
 		return func() error { return nil }, nil
 	}
 	gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		p.updateGauges()
 		return reg.Gather()
 	})
-	cfg := p.cfg.Admin(gather)
+	cfg := p.cfg.Load().Admin(gather)
 	if cfg.Profiling {
 		runtime.SetMutexProfileFraction(mutexProfileFraction)
 	}
 
 	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = p.log, p.relay, p.lanes, p.deadLetters, p
-	cfg.Requests, cfg.Routes = requests{p.cfg, open}, routes{p}
+	cfg.Requests, cfg.Routes, cfg.Reloader = requests{p.cfg.Load(), open}, routes{p}, p.reloader
 	server := admin.New(cfg, p.relay)
+	p.setToken = server.SetToken
 	if err := server.Listen(); err != nil {
 		return nil, err
 	}
@@ -155,7 +167,7 @@ func (p *program) updateGauges() {
 	if s.Sinks == nil {
 		return
 	}
-	for outbox, sink := range p.cfg.Routes() {
+	for outbox, sink := range p.cfg.Load().Routes() {
 		p.metrics.sink(sink).SetRefused(outbox, s.Sinks[sink].Refused[outbox])
 	}
 }

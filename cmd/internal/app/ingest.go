@@ -15,15 +15,15 @@ import (
 // context ends, then answers what waits. failed is called if it ends before. stop ends it and
 // waits for it.
 func (p *program) startIngest(ctx context.Context, reg prometheus.Registerer, failed func()) (stop func() error, err error) {
-	cfg, ok := p.cfg.Ingest()
+	cfg, ok := p.cfg.Load().Ingest()
 	if !ok {
 		return func() error { return nil }, nil
 	}
-	db, err := openDatabase(p.cfg)
+	db, err := openDatabase(p.cfg.Load())
 	if err != nil {
 		return nil, err
 	}
-	writer, err := p.cfg.IngestWriter("sluicebox " + p.cfg.Settings.Name + " ingest")
+	writer, err := p.cfg.Load().IngestWriter("sluicebox " + p.cfg.Load().Settings.Name + " ingest")
 	if err != nil {
 		db.store.Close()
 		return nil, err

@@ -16,7 +16,7 @@ import (
 func (p *program) Report(ctx context.Context, failed bool) admin.RelayStatus {
 	now, of := time.Now(), p.relay.Status()
 	s := admin.RelayStatus{
-		Name: p.cfg.Settings.Name, Version: p.version, Holder: of.Holder,
+		Name: p.cfg.Load().Settings.Name, Version: p.version, Holder: of.Holder,
 		StartedAt: p.startedAt, Uptime: now.Sub(p.startedAt).Seconds(),
 		IsLeader: of.Leads, Epoch: of.Epoch, Leader: of.Leader,
 		Mode: of.Mode, SourceDetail: of.SourceDetail, Claims: of.Claims, Source: of.Source, Checkpoint: of.Checkpoint,
@@ -131,7 +131,7 @@ func (p *program) countFailed(ctx context.Context, epoch store.Epoch) []admin.Fa
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
 	defer cancel()
 	f.epoch, f.changes, f.counts = epoch, changes, []admin.FailedRows{}
-	for _, outbox := range legNames(p.cfg.Outboxes()) {
+	for _, outbox := range legNames(p.cfg.Load().Outboxes()) {
 		one := admin.FailedRows{Outbox: outbox, At: time.Now()}
 		n, err := p.deadLetters.Count(ctx, store.DeadLetterFilter{Outbox: outbox})
 		switch {

@@ -90,10 +90,12 @@ func reportingProgram(t *testing.T) (p *program, r *fakeRelay) {
 		},
 	}}
 	_, metrics := newTestMetrics(t)
-	return &program{
-		cfg: loadConfig(t, twoSinks), version: "1.2.3", startedAt: time.Now(), metrics: metrics,
+	p = &program{
+		version: "1.2.3", startedAt: time.Now(), metrics: metrics,
 		relay: r, lanes: fakeLanes{fakeRelay: r}, routes: fakeRoutes{}, deadLetters: observedLetters{fakeLetters{fakeRelay: r}, metrics},
-	}, r
+	}
+	p.cfg.Store(loadConfig(t, twoSinks))
+	return p, r
 }
 
 func TestReport(t *testing.T) {

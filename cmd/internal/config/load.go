@@ -36,6 +36,7 @@ type Config struct {
 
 	unreadable map[string]problems // by sink
 	files      []string            // named by references
+	report     *report             // where the keys are
 	reread     func() (*Config, error)
 }
 
@@ -128,7 +129,7 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 	}
 
 	return &Config{
-		Settings: settings, unreadable: d.unreadable, files: files,
+		Settings: settings, unreadable: d.unreadable, files: files, report: d.report,
 		reread: func() (*Config, error) { return parse(name, data, environ, again) },
 	}, nil
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/sluicebox/sluicebox/capture/poll"
@@ -84,6 +85,13 @@ type Admin struct {
 type Log struct {
 	Level  string `yaml:"level" doc:"The lowest level to log." enum:"debug,info,warn,error"`
 	Format string `yaml:"format" doc:"text for people, json for programs." enum:"text,json"`
+}
+
+// SlogLevel returns the level.
+func (l *Log) SlogLevel() slog.Level {
+	level := slog.LevelInfo
+	_ = level.UnmarshalText([]byte(l.Level)) // Load has validated it
+	return level
 }
 
 // Default returns the settings of an empty configuration.

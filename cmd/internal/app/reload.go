@@ -1,0 +1,129 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluicebox/sluicebox"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+)
+
+// Reload is how a program reads its configuration again.
+type Reload struct {
+	// Load reads the file and the variables; nil if that is not possible.
+	Load func() (*config.Config, error)
+
+	// Level is the level of Options.Log.
+	Level *slog.LevelVar
+
+	// Signals ask for a reload.
+	Signals <-chan os.Signal
+}
+
+// reloadTimeout limits the wait for the rows in flight, beyond the longest request.
+const reloadTimeout = time.Minute
+
+// reloader reads the configuration again while the relay runs.
+type reloader struct {
+	program *program
+	options Reload
+	relay   interface {
+		Reload(ctx context.Context, o sluicebox.Options) (restarted bool, err error)
+	}
+
+	mu sync.Mutex // one reload at a time
+}
+
+// run reloads with each signal until the context ends.
+func (r *reloader) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.options.Signals:
+			_, _ = r.Reload(ctx) // logged
+		}
+	}
+}
+
+// start starts run. stop ends it and waits for it.
+func (r *reloader) start(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.run(ctx)
+	}()
+	return func() { cancel(); <-done }
+}
+
+// Reload implements admin.Reloader. It applies all changes of the configuration or none.
+func (r *reloader) Reload(ctx context.Context) (admin.Reloaded, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	began := time.Now()
+	done, err := r.reload(ctx)
+	done.Took = time.Since(began).Seconds()
+	switch {
+	case err != nil:
+		r.program.log.Error("configuration not reloaded", "error", err, "remedy", "fix the file, and reload again; the relay runs as before")
+	case len(done.Changed) == 0:
+		r.program.log.Info("configuration unchanged")
+	default:
+		r.program.log.Info("configuration reloaded", "keys", done.Changed, "session_restarted", done.Restarted, "took", time.Since(began))
+	}
+	return done, err
+}
+
+func (r *reloader) reload(ctx context.Context) (done admin.Reloaded, err error) {
+	done.Changed = []string{}
+	if r.options.Load == nil {
+		return done, refused("the configuration came from standard input; restart the relay")
+	}
+	p := r.program
+	before := p.cfg.Load()
+	now, err := r.options.Load()
+	if err == nil {
+		err = now.ReferenceErrors()
+	}
+	if err != nil {
+		return done, &admin.ReloadError{Err: err}
+	}
+	changes := before.Changes(now)
+	var fixed []string
+	for _, c := range changes {
+		if c.Fixed {
+			fixed = append(fixed, c.Where+": "+c.Key)
+		}
+		done.Changed = append(done.Changed, c.Key)
+	}
+	if len(fixed) > 0 {
+		return done, refused("keys that need a restart changed: %s; undo them, or restart the relay", strings.Join(fixed, ", "))
+	}
+	options, err := now.Relay(userAgent(p.version))
+	if err != nil {
+		return done, &admin.ReloadError{Err: err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
+	defer cancel()
+	if done.Restarted, err = r.relay.Reload(ctx, options); err != nil && !done.Restarted {
+		return done, &admin.ReloadError{Err: err}
+	}
+	p.cfg.Store(now)
+	p.setToken(string(now.Settings.Admin.Token))
+	if r.options.Level != nil {
+		r.options.Level.Set(now.Settings.Log.SlogLevel())
+	}
+	return done, err
+}
+
+// refused returns the error of a configuration that is not applied.
+func refused(format string, args ...any) error {
+	return &admin.ReloadError{Err: fmt.Errorf(format, args...)}
+}

@@ -1,0 +1,184 @@
+package blackbox
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// requestTimes has when requests of each token arrive.
+type requestTimes struct {
+	mu     sync.Mutex
+	at     []time.Time
+	tokens map[string]int
+}
+
+func noteRequests(to *sinktest.Receiver) *requestTimes {
+	a := &requestTimes{tokens: map[string]int{}}
+	to.Script(func(req *sinktest.Request) sinktest.Answer {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.at = append(a.at, time.Now())
+		a.tokens[strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer ")]++
+		return sinktest.Answer{Delay: 5 * time.Millisecond}
+	})
+	return a
+}
+
+// gap returns the longest time without a request between two times.
+func (a *requestTimes) gap(from, to time.Time) (most time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	last := from
+	for _, at := range a.at {
+		if at.After(from) && at.Before(to) {
+			most, last = max(most, at.Sub(last)), at
+		}
+	}
+	return most
+}
+
+// awaitToken waits for a request with a token.
+func (a *requestTimes) awaitToken(t *testing.T, token string) {
+	t.Helper()
+	within(t, testTimeout, func() string {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.tokens[token] == 0 {
+			return fmt.Sprintf("no request has token %s: %v", token, a.tokens)
+		}
+		return ""
+	})
+}
+
+// configured is a relay whose configuration file a test changes.
+type configured struct {
+	*relay
+	file, text string
+}
+
+func (s *scene) configured(rest string) *configured {
+	s.t.Helper()
+	address := freeAddress(s.t)
+	c := &configured{file: filepath.Join(s.t.TempDir(), "sluicebox.yaml")}
+	c.set(s.t, strings.ReplaceAll(s.config, adminKey, address)+rest)
+	c.relay = launch(s.t, c.file, "http://"+address)
+	return c
+}
+
+// set writes the file.
+func (c *configured) set(t *testing.T, text string) {
+	t.Helper()
+	c.text = text
+	if err := os.WriteFile(c.file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reload changes the file and reloads it over the API.
+func (c *configured) reload(t *testing.T, from, to string) (status int, answer string) {
+	t.Helper()
+	if !strings.Contains(c.text, from) {
+		t.Fatalf("no %q in %s", from, c.text)
+	}
+	c.set(t, strings.Replace(c.text, from, to, 1))
+	return c.ask("POST", "/api/v1/reload", "{}")
+}
+
+// again starts the relay again after it has stopped.
+func (c *configured) again(t *testing.T) {
+	t.Helper()
+	c.relay = launch(t, c.file, c.admin)
+	c.waitFor("standing by")
+}
+
+// Both relays of a name reload and restart under load: no row is lost or comes twice, the order
+// holds, and rows wait for less than a second each time. What may not change, and what is wrong in
+// the file, changes nothing.
+func TestReloads(t *testing.T) {
+	t.Parallel()
+	aPostgres(t, "", func(s *scene) {
+		t := s.t
+		to := noteRequests(s.to)
+		s.config = strings.Replace(s.config, "api-base-url", "api-token: first, api-base-url", 1)
+		const rest = "dispatch: {api-batch-size: 50}\nlog: {level: info}\n"
+		leader := s.configured(rest)
+		leader.waitFor("source connected")
+		standby := s.configured(rest)
+		standby.waitFor("standing by")
+		began := time.Now()
+		wait := write(t, s.database, load{seconds: 8, clients: 4, rate: tempo(200), scripts: seedScripts(20)})
+		to.awaitToken(t, "first")
+
+		expect := func(c *configured, from, to, want string) {
+			t.Helper()
+			if status, answer := c.reload(t, from, to); status != 200 || !strings.Contains(answer, want) {
+				t.Errorf("%s: %d %s, want %s", to, status, answer, want)
+			}
+		}
+		expect(leader, "first", "second", `"changed":["flowcatalyst.api-token"],"session_restarted":false`)
+		to.awaitToken(t, "second")
+		expect(standby, "first", "second", `"session_restarted":false`)
+		expect(leader, "size: 50", "size: 20", `"changed":["dispatch.api-batch-size"],"session_restarted":true`)
+		standby.set(t, strings.Replace(standby.text, "level: info", "level: debug", 1))
+		_ = standby.cmd.Process.Signal(syscall.SIGHUP)
+		standby.waitFor(`msg="configuration reloaded" keys=[log.level]`)
+
+		expectStop(t, standby.relay)
+		standby.again(t)
+		for range 3 {
+			expectStop(t, leader.relay)
+			standby.waitFor("source connected")
+			leader.again(t)
+			leader, standby = standby, leader
+			expect(leader, "level: ", "level:  ", `"changed":[]`)
+			size := leader.text[strings.Index(leader.text, "size: "):][:len("size: 00")]
+			expect(leader, size, map[string]string{"size: 50": "size: 30", "size: 20": "size: 50", "size: 30": "size: 40", "size: 40": "size: 50"}[size], `"session_restarted":true`)
+		}
+		ended := time.Now()
+		wait()
+		refuseReloads(t, leader)
+		rows := s.expectOnce()
+		gap := to.gap(began, ended)
+		t.Logf("%d rows, the longest time without a request %s", rows, gap.Round(time.Millisecond))
+		if gap > time.Second+slack() {
+			t.Errorf("no request for %s, want less than 1s", gap)
+		}
+		expectStop(t, leader.relay)
+		expectStop(t, standby.relay)
+	})
+}
+
+// refuseReloads expects that nothing of an invalid configuration is applied.
+func refuseReloads(t *testing.T, c *configured) {
+	t.Helper()
+	good := c.text
+	for _, bad := range []struct{ from, to, key, line string }{
+		{"name: ", "name: other", "name", ":1: "},
+		{"{mode: stream", "{mode: auto", "source.mode", ":2: "},
+		{"{api-batch-size: ", "{api-batch-size: x", "dispatch.api-batch-size", ":5: "},
+		{"dispatch: ", "dispatsch: ", "dispatsch", ":5: "},
+	} {
+		c.set(t, good)
+		status, answer := c.reload(t, bad.from, bad.to)
+		if status != 422 || !strings.Contains(answer, c.file+bad.line+bad.key) {
+			t.Errorf("%s: %d %s, want 422 with %s%s%s", bad.to, status, answer, c.file, bad.line, bad.key)
+		}
+	}
+	c.waitFor("configuration not reloaded")
+	_, stderr, code := command(t, nil, "reload", "-c", c.file)
+	if code != 78 || !strings.Contains(stderr, "dispatsch") {
+		t.Errorf("sluicebox reload: exit code %d, %s", code, stderr)
+	}
+	c.set(t, good)
+	if out, stderr, code := command(t, nil, "reload", "-c", c.file); code != 0 || out != "unchanged\n" {
+		t.Errorf("sluicebox reload: exit code %d, %s%s", code, out, stderr)
+	}
+}
