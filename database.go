@@ -223,8 +223,9 @@ func (d *database) dropSlot(ctx context.Context) error {
 	return src.DropSlot(ctx)
 }
 
-// holderName identifies this process as a leader, e.g. "db1 process 812".
-func holderName() string {
+// HolderName identifies this process as a leader, e.g. "db1 process 812". It is the default of
+// Options.Holder.
+func HolderName() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"

@@ -164,7 +164,7 @@ const (
 // withDefaults returns the options with a value for each optional field.
 func (o Options) withDefaults() Options {
 	o.Name = cmp.Or(o.Name, defaultName)
-	o.Holder = cmp.Or(o.Holder, holderName())
+	o.Holder = cmp.Or(o.Holder, HolderName())
 	o.Mode = cmp.Or(o.Mode, ModeAuto)
 	o.Claims = cmp.Or(o.Claims, ClaimsLate)
 	o.Poll.Interval = cmp.Or(o.Poll.Interval, defaultPollInterval)

@@ -31,7 +31,7 @@ func TestStatus(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		checkpointObserver{r}.Saved(store.Checkpoint{Position: "saved", Seq: 8})
 		s := r.Status()
-		if s.Mode != ModeStream || s.SourceDetail != "reading the log" || !s.Source.Connected || s.Source.Position != "there" || s.Holder != holderName() ||
+		if s.Mode != ModeStream || s.SourceDetail != "reading the log" || !s.Source.Connected || s.Source.Position != "there" || s.Holder != HolderName() ||
 			time.Since(*s.Source.LastReceivedAt) != 2*time.Second || *s.Source.RetainedBytes != 4096 || *s.Source.RetainedLimitBytes != 1<<30 ||
 			s.Checkpoint.Position != "saved" || s.Checkpoint.Seq != 8 || !s.Checkpoint.SavedAt.Equal(time.Now()) {
 			t.Errorf("%+v", s)

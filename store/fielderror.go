@@ -30,3 +30,20 @@ func (e *FieldErrors) AddErr(err error) { *e = append(*e, err) }
 
 // Err returns all errors in one, or nil.
 func (e FieldErrors) Err() error { return errors.Join(e...) }
+
+// FieldErrorsOf returns the invalid values in an error of a Validate.
+func FieldErrorsOf(err error) []*FieldError {
+	switch e := err.(type) {
+	case *FieldError:
+		return []*FieldError{e}
+	case interface{ Unwrap() []error }:
+		var list []*FieldError
+		for _, one := range e.Unwrap() {
+			list = append(list, FieldErrorsOf(one)...)
+		}
+		return list
+	case interface{ Unwrap() error }:
+		return FieldErrorsOf(e.Unwrap())
+	}
+	return nil
+}

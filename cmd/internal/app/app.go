@@ -17,6 +17,7 @@ import (
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/notices"
 	"github.com/sluicebox/sluicebox/cmd/internal/notify"
 )
 
@@ -56,6 +57,7 @@ type program struct {
 	cfg         atomic.Pointer[config.Config] // in force
 	setToken    func(token string)            // of the admin endpoints
 	reloader    *reloader
+	notifier    *notices.Notifier
 	log         *slog.Logger
 	version     string
 	startedAt   time.Time
@@ -78,18 +80,20 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	options.Logger, options.Observer = o.Log, metrics
+	p := &program{log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics, setToken: func(string) {}}
+	p.cfg.Store(o.Config)
+	options.Holder = sluicebox.HolderName()
+	p.notifier = p.newNotifier(reg, options.Name, options.Holder)
+	if err := p.notifier.Configure(o.Config.Settings.Notices); err != nil {
+		return err
+	}
+	options.Logger, options.Observer = o.Log, &noticeObserver{Metrics: metrics, to: p.notifier}
 	relay, err := sluicebox.New(options)
 	if err != nil {
 		return err
 	}
 	reg.MustRegister(newRouteMetrics(relay.Routes().List))
-	p := &program{
-		log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics,
-		relay: relay, lanes: relay.Lanes(), routes: relay.Routes(), deadLetters: observedLetters{relay.DeadLetters(), metrics},
-		setToken: func(string) {},
-	}
-	p.cfg.Store(o.Config)
+	p.relay, p.lanes, p.routes, p.deadLetters = relay, relay.Lanes(), relay.Routes(), observedLetters{relay.DeadLetters(), metrics}
 	p.reloader = &reloader{program: p, options: o.Reload, relay: relay}
 
 	ingest, _ := o.Config.Ingest()
@@ -101,9 +105,10 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 
-	stopReloads := p.reloader.start(ctx)
+	stopNotices, stopReloads := p.startNotices(ctx), p.reloader.start(ctx)
 	err = p.relayRows(ctx, reg, relay.Run)
 	stopReloads()
+	stopNotices()
 	if adminErr := stopAdmin(); err == nil && ctx.Err() == nil {
 		err = adminErr
 	}

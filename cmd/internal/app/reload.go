@@ -12,6 +12,7 @@ import (
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/notices"
 )
 
 // Reload is how a program reads its configuration again.
@@ -110,12 +111,18 @@ func (r *reloader) reload(ctx context.Context) (done admin.Reloaded, err error) 
 	if err != nil {
 		return done, &admin.ReloadError{Err: err}
 	}
+	if err := notices.Check(now.Settings.Notices); err != nil {
+		return done, &admin.ReloadError{Err: err}
+	}
 	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 	defer cancel()
 	if done.Restarted, err = r.relay.Reload(ctx, options); err != nil && !done.Restarted {
 		return done, &admin.ReloadError{Err: err}
 	}
 	p.cfg.Store(now)
+	if e := p.notifier.Configure(now.Settings.Notices); e != nil && err == nil {
+		err = e // the CA file went away since the check
+	}
 	p.setToken(string(now.Settings.Admin.Token))
 	if r.options.Level != nil {
 		r.options.Level.Set(now.Settings.Log.SlogLevel())

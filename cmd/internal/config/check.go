@@ -88,6 +88,9 @@ func (k *checker) check(s *Settings) {
 	k.checkHold("checkpoint.max-kept", s.Checkpoint.MaxKept)
 	k.requirePositive("checkpoint.sweep-interval", s.Checkpoint.SweepInterval)
 	k.checkAdmin(&s.Admin)
+	if s.Notices != nil {
+		k.failFields("notices", s.Notices.Validate(), func(key string) string { return key })
+	}
 	k.expandPreset(s)
 	k.setDefaultWires(s)
 	k.setDefaultSenders(s)

@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/notices"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -365,6 +366,8 @@ func defaultOf(t reflect.Type, d Delivery) reflect.Value {
 		*target = defaultPreset()
 	case *Ingest:
 		*target = defaultIngest()
+	case *notices.Config:
+		*target = notices.DefaultConfig()
 	case *Sink:
 		*target = defaultSink(d)
 	}

@@ -126,27 +126,10 @@ func (r *report) requireNonNegative(path string, t time.Duration) {
 // failFields reports the invalid values that a Validate found in the section at path. fileKey
 // returns the key in the file for a key of the section, or "" if it is checked elsewhere.
 func (r *report) failFields(path string, found error, fileKey func(key string) string) {
-	for _, e := range fieldErrors(found) {
+	for _, e := range store.FieldErrorsOf(found) {
 		key := fileKey(e.Key)
 		if p := joinKey(path, key); key != "" && r.hasNoProblem(p) {
 			r.fail(p, "%s", e.Text)
 		}
 	}
-}
-
-// fieldErrors returns the invalid values in an error of a Validate.
-func fieldErrors(err error) []*store.FieldError {
-	switch e := err.(type) {
-	case *store.FieldError:
-		return []*store.FieldError{e}
-	case interface{ Unwrap() []error }:
-		var list []*store.FieldError
-		for _, one := range e.Unwrap() {
-			list = append(list, fieldErrors(one)...)
-		}
-		return list
-	case interface{ Unwrap() error }:
-		return fieldErrors(e.Unwrap())
-	}
-	return nil
 }
