@@ -59,6 +59,11 @@ type Options struct {
 	// to PENDING. 0 is a minute.
 	SweepInterval time.Duration
 
+	// WrapSink, if not nil, returns what delivers to a sink in its place, for example to trace its
+	// rows. It is called for each session, and passes everything on to the sink. A wrapper of a
+	// sink.Pinger is one too.
+	WrapSink func(name string, to sink.Sink) sink.Sink
+
 	// Logger receives the events of deploy/events.md. nil is slog.Default.
 	Logger *slog.Logger
 

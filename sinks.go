@@ -394,7 +394,7 @@ func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, st *sessionStore
 			opt.Dispatch.TakeoverWait = 0 // this relay has no request of the session before
 		}
 		bySink[name] = dispatch.New(opt.Dispatch, dispatch.Options{
-			Store: st, Sink: s, Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
+			Store: st, Sink: r.wrapped(name, s), Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
 			LogOnly: r.opt().logOnly(name), Frontiers: frontiers, Lease: lease, Late: r.mayGoUnclaimed, Unwritten: r.opt().unwritten(), Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
 			Spill: r.hasPositions.Load() || st.fan != nil, // see pollLanes
 		})
@@ -403,6 +403,14 @@ func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, st *sessionStore
 		byOutbox[outbox] = bySink[name]
 	}
 	return bySink, byOutbox
+}
+
+// wrapped returns what delivers to a sink.
+func (r *Relay) wrapped(name string, to sink.Sink) sink.Sink {
+	if wrap := r.opt().WrapSink; wrap != nil {
+		return wrap(name, to)
+	}
+	return to
 }
 
 // restoreHolds restores the holds that operators or FAILED rows placed on lanes before

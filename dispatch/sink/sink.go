@@ -33,6 +33,10 @@ type Message struct {
 	// the table.
 	Committed time.Time
 
+	// Captured is when the relay read the row, and Claimed when it last began to claim it, by the
+	// relay's clock. Claimed is zero for a row that is sent before it is claimed.
+	Captured, Claimed time.Time
+
 	// Replay is the id of the replay that sends the row again, "" for a live row. All
 	// messages of a request have the same Replay.
 	Replay string

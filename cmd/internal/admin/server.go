@@ -31,6 +31,8 @@ type Config struct {
 	Token string
 	// Metrics are served at /metrics; nil serves an empty page.
 	Metrics prometheus.Gatherer
+	// OpenMetrics serves the metrics in the format of OpenMetrics too, which has exemplars.
+	OpenMetrics bool
 	// Leader is served at /leader. Without it the endpoint does not exist.
 	Leader Leader
 	// Lanes, Routes, DeadLetters and Requests are served by the API. Without one, its endpoints do
@@ -234,7 +236,7 @@ func (h *handler) endpoints(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", h.livez)
 	mux.HandleFunc("GET /readyz", h.readyz)
-	mux.Handle("GET /metrics", h.requireToken(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{})))
+	mux.Handle("GET /metrics", h.requireToken(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{EnableOpenMetrics: cfg.OpenMetrics})))
 	mux.Handle("GET /{$}", h.requireToken(http.HandlerFunc(serveIndex)))
 	if cfg.Leader != nil {
 		mux.HandleFunc("GET /leader", h.leader(cfg.Leader))

@@ -87,7 +87,12 @@ func Run(ctx context.Context, o Options) error {
 	if err := p.notifier.Configure(o.Config.Settings.Notices); err != nil {
 		return err
 	}
-	options.Logger, options.Observer = o.Log, &noticeObserver{Metrics: metrics, to: p.notifier}
+	tracer, err := p.startTracing(&options)
+	if err != nil {
+		return err
+	}
+	defer tracer.Close()
+	options.Logger, options.Observer = o.Log, &observer{Metrics: metrics, notices: p.notifier, tracer: tracer}
 	relay, err := sluicebox.New(options)
 	if err != nil {
 		return err
@@ -148,6 +153,7 @@ func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, open
 	}
 
 	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = p.log, p.relay, p.lanes, p.deadLetters, p
+	cfg.OpenMetrics = p.tracingConfig() != nil
 	cfg.Requests, cfg.Routes, cfg.Reloader = requests{p.cfg.Load(), open}, routes{p}, p.reloader
 	server := admin.New(cfg, p.relay)
 	p.setToken = server.SetToken

@@ -51,7 +51,7 @@ func TestNoticesOfARelay(t *testing.T) {
 		}
 	}
 
-	var o sluicebox.Observer = &noticeObserver{Metrics: p.metrics, to: p.notifier}
+	var o sluicebox.Observer = &observer{Metrics: p.metrics, notices: p.notifier}
 	o.SetLeader(1)
 	o.Sink("hooks").BreakersChanged([]dispatch.OpenBreaker{{Endpoint: "/x", LastFailure: sink.Outcome{Class: sink.Refused}}})
 	expect(`"event":"breaker-open","state":"raised"`, `"relay":"shop","holder":"me"`, `"sink":"hooks"`)

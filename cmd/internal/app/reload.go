@@ -116,10 +116,11 @@ func (r *reloader) reload(ctx context.Context) (done admin.Reloaded, err error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 	defer cancel()
+	p.cfg.Store(now) // before the session that has it
 	if done.Restarted, err = r.relay.Reload(ctx, options); err != nil && !done.Restarted {
+		p.cfg.Store(before)
 		return done, &admin.ReloadError{Err: err}
 	}
-	p.cfg.Store(now)
 	if e := p.notifier.Configure(now.Settings.Notices); e != nil && err == nil {
 		err = e // the CA file went away since the check
 	}

@@ -201,7 +201,11 @@ func (c *byClass) add(class sink.Class, n int) {
 
 // Settled counts a written outcome. PENDING with a failure is a counted retry; without
 // one, the row was released.
-func (s *SinkMetrics) Settled(it *store.Item, o *store.Outcome) {
+func (s *SinkMetrics) Settled(it *store.Item, o *store.Outcome) { s.settled(it, o, "") }
+
+// settled is Settled for a row whose trace has an id, unless that is "". The id is an exemplar of the
+// latency.
+func (s *SinkMetrics) settled(it *store.Item, o *store.Outcome, traceID string) {
 	now := time.Now()
 	switch {
 	case o.Status == store.Completed:
@@ -211,8 +215,12 @@ func (s *SinkMetrics) Settled(it *store.Item, o *store.Outcome) {
 		if since.IsZero() {
 			since = it.Captured
 		}
-		if !since.IsZero() {
-			s.commitToAck.Observe(max(0, now.Sub(since)).Seconds())
+		switch took := max(0, now.Sub(since)).Seconds(); {
+		case since.IsZero():
+		case traceID != "":
+			s.commitToAck.(prometheus.ExemplarObserver).ObserveWithExemplar(took, prometheus.Labels{"trace_id": traceID})
+		default:
+			s.commitToAck.Observe(took)
 		}
 	case o.Status == store.Failed:
 		s.failed.Inc()

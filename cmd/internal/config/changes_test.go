@@ -76,6 +76,8 @@ func TestChanges(t *testing.T) {
 		{"  - {table: mails, layout: outbox-messages, sink: hooks}\n", "", "!outboxes"},
 		{"hooks.example/a", "hooks.example/b", "sinks.hooks.url"},
 		{"max-concurrent-groups: 4", "max-concurrent-groups: 5", "sinks.hooks.max-concurrent-groups"},
+		{"\nlog:", "\ntracing: {endpoint: 'http://127.0.0.1:4318'}\nlog:", "!tracing"},
+		{"\nlog:", "\nnotices: {command: {argv: [page]}}\nlog:", "notices"},
 		{"\nsinks:\n", "\nsinks:\n  far: {type: log, output: /tmp/x}\n", "sinks.far"},
 	} {
 		if !strings.Contains(changing, c.from) && c.from != "x" {

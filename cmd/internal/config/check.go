@@ -91,6 +91,9 @@ func (k *checker) check(s *Settings) {
 	if s.Notices != nil {
 		k.failFields("notices", s.Notices.Validate(), func(key string) string { return key })
 	}
+	if s.Tracing != nil {
+		k.failFields("tracing", s.Tracing.Validate(), func(key string) string { return key })
+	}
 	k.expandPreset(s)
 	k.setDefaultWires(s)
 	k.setDefaultSenders(s)

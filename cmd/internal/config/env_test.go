@@ -191,6 +191,8 @@ outboxes:
   - {table: a, layout: outbox-messages, sink: name, order-by: [b], columns: {attributes: [c]}, record: {name: d},
      routes: [{name: r, sink: name, when: {attributes: {name: c}, tags-all: [d], tags-any: [e], tags-exact: [f]}}]}
 ingest: {clients: [{tenants: [1], outboxes: [a]}]}
+notices: {webhook: {secrets: [d]}, command: {argv: [p]}}
+tracing: {headers: {name: c}}
 sinks:
   name: {type: flowcatalyst, api-base-url: "https://p", headers: {name: c}, variables: {name: c}, secrets: [d], metadata-headers: [kind], allow-hosts: [e]}
 `

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/tracing"
 	"github.com/sluicebox/sluicebox/dispatch"
 )
 
@@ -128,6 +129,8 @@ func scalarSchema(v reflect.Value) map[string]any {
 		return map[string]any{"type": "string", "pattern": durationPattern, "default": plainText(v)}
 	case dispatch.Rate:
 		return map[string]any{"type": "string", "pattern": ratePattern, "default": plainText(v)}
+	case tracing.Ratio:
+		return map[string]any{"type": []string{"number", "string"}, "minimum": 0, "maximum": 1, "default": v.Float()}
 	case Size, int64: // bytes
 		return map[string]any{"type": []string{"string", "integer"}, "pattern": sizePattern, "minimum": 0, "default": plainText(v)}
 	}

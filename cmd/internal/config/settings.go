@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/cmd/internal/notices"
+	"github.com/sluicebox/sluicebox/cmd/internal/tracing"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
@@ -32,6 +33,7 @@ type Settings struct {
 	Admin        Admin           `yaml:"admin" doc:"HTTP endpoints for probes and metrics."`
 	Ingest       *Ingest         `yaml:"ingest" doc:"An HTTP server that takes rows from services, see [ingest.md](ingest.md). Every relay of a name has one, also while it stands by. Without the section there is none."`
 	Notices      *notices.Config `yaml:"notices" doc:"Tells a webhook or a command of conditions that need somebody, and of their end; see [operating.md](operating.md#notices). Without the section nobody is told."`
+	Tracing      *tracing.Config `yaml:"tracing" doc:"Exports the way of rows as spans of OpenTelemetry; see [operating.md](operating.md#traces). tracing: {} takes all from the variables OTEL_…. Without the section there are spans only if OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set."`
 	Log          Log             `yaml:"log" doc:"The log on standard error."`
 	Outboxes     []Outbox        `yaml:"outboxes" doc:"The outbox tables, each with its layout and its sink or its routes."`
 	Sinks        map[string]Sink `yaml:"sinks" doc:"The destinations by name: [a-z0-9_-], at most 40 characters. A sink that no outbox names serves only sluicebox replay --to-sink."`

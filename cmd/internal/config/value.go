@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/tracing"
 	"github.com/sluicebox/sluicebox/dispatch"
 )
 
@@ -89,6 +90,13 @@ func (d *decoder) setValue(path, text string, v reflect.Value, f field) {
 			return
 		}
 		*target = rate
+	case *tracing.Ratio:
+		ratio, err := tracing.ParseRatio(text)
+		if err != nil {
+			d.fail(path, "%q %s", text, err)
+			return
+		}
+		*target = ratio
 	default:
 		d.setText(path, text, v, f)
 	}

@@ -297,7 +297,7 @@ func (e *Endpoints) Split(req *Request) (all []*Request) {
 func (rw *Row) message() sink.Message {
 	return sink.Message{
 		Outbox: rw.Outbox, ID: rw.ID, Kind: rw.OwnKind(), Group: rw.Group,
-		Payload: rw.Payload, Attributes: rw.Attributes, Committed: rw.Committed,
+		Payload: rw.Payload, Attributes: rw.Attributes, Committed: rw.Committed, Captured: rw.Captured, Claimed: rw.Claimed,
 	}
 }
 

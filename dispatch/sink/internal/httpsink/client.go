@@ -86,10 +86,14 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, error) {
 		return nil, c.noAnswerErr(ctx, attempt, err)
 	}
 
-	req.Header = r.Header
+	exchange := sink.ExchangeOf(ctx)
+	req.Header = traced(r.Header, exchange)
 	resp, err := c.retryClient.Do(req)
 	if err != nil {
 		return nil, c.noAnswerErr(ctx, attempt, err)
+	}
+	if exchange != nil {
+		exchange.Status.Store(int32(resp.StatusCode)) //nolint:gosec // three digits
 	}
 	defer func() { _ = resp.Body.Close() }()
 	readAll := isSuccess(resp.StatusCode) && r.MaxSuccess > 0
@@ -103,6 +107,17 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, error) {
 		return nil, c.noAnswerErr(ctx, attempt, a.Err)
 	}
 	return a, nil
+}
+
+// traced returns the headers of a request with its trace context.
+func traced(h http.Header, e *sink.Exchange) http.Header {
+	const name = "Traceparent"
+	if e == nil || e.Traceparent == "" || len(h[name]) > 0 {
+		return h
+	}
+	h = h.Clone()
+	h[name] = []string{e.Traceparent}
+	return h
 }
 
 // noAnswerError reports that an attempt brought no response, or an incomplete one.
