@@ -166,7 +166,8 @@ func (c *cluster) testSizes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(10 * time.Second); ; { // the broker applies the limit after its answer
-		out := s.Deliver(t.Context(), msgs[2:3]).At(0)
+		res := s.Deliver(t.Context(), msgs[2:3])
+		out := res.At(0)
 		if out.Class == sink.Rejected {
 			break
 		}
