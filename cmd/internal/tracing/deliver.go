@@ -53,25 +53,24 @@ type attempt struct {
 // Deliver implements sink.Sink.
 func (s *tracedSink) Deliver(ctx context.Context, msgs []sink.Message) sink.Result {
 	var all []attempt // by message; nil while none is traced
-	var request string
+	exchange := &sink.Exchange{}
 	sent := msgs
 	for i := range msgs {
 		a, text := s.begin(&msgs[i], len(msgs))
+		if len(msgs) == 1 { // a request with rows of several traces has no context of its own
+			exchange.Traceparent = text
+		}
 		if a.span == nil {
 			continue
 		}
 		if all == nil {
-			all, sent, request = make([]attempt, len(msgs)), slices.Clone(msgs), text
+			all, sent = make([]attempt, len(msgs)), slices.Clone(msgs)
 		}
 		all[i] = a
 		sent[i].Attributes = withTraceparent(msgs[i].Attributes, text)
 	}
-	if all == nil {
+	if all == nil && exchange.Traceparent == "" {
 		return s.Sink.Deliver(ctx, msgs)
-	}
-	exchange := &sink.Exchange{}
-	if len(msgs) == 1 { // a request with rows of several traces has no context of its own
-		exchange.Traceparent = request
 	}
 	res := s.Sink.Deliver(sink.WithExchange(ctx, exchange), sent)
 	now, status := time.Now(), int(exchange.Status.Load())
@@ -84,14 +83,15 @@ func (s *tracedSink) Deliver(ctx context.Context, msgs []sink.Message) sink.Resu
 }
 
 // begin begins the span of a message and returns its traceparent. The span is nil if the message is
-// not traced.
+// not traced; then the context is that of the row, if it has one, so that the receiver does not trace it
+// either.
 func (s *tracedSink) begin(m *sink.Message, messages int) (a attempt, text string) {
 	t := s.tracer
 	ref := store.Ref{Outbox: m.Outbox, ID: m.ID}
 	row := t.row(ref)
 	if row == nil || m.Replay != "" {
-		if row = s.open(m); row == nil {
-			return attempt{}, ""
+		if row, text = s.open(m); row == nil {
+			return attempt{}, text
 		}
 		if m.Replay == "" {
 			t.keep(ref, row)
@@ -117,15 +117,20 @@ func (s *tracedSink) begin(m *sink.Message, messages int) (a attempt, text strin
 	return a, carrier[traceparent]
 }
 
-// open begins the span of a row, or returns nil if the row is not traced.
-func (s *tracedSink) open(m *sink.Message) *rowTrace {
+// open begins the span of a row. It returns nil if the row is not traced, and its own context, ""
+// for none.
+func (s *tracedSink) open(m *sink.Message) (row *rowTrace, own string) {
 	ctx := context.Background()
-	if text, ok := m.Attributes.Get(traceparent); ok {
+	text, ok := m.Attributes.Get(traceparent)
+	if ok {
 		state, _ := m.Attributes.Get(tracestate)
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparent: text, tracestate: state})
 	}
-	if parent := trace.SpanContextFromContext(ctx); !parent.IsValid() && (!s.tracer.roots || m.Attempt > 1) {
-		return nil
+	parent := trace.SpanContextFromContext(ctx)
+	if parent.IsValid() {
+		own = text
+	} else if !s.tracer.roots || m.Attempt > 1 {
+		return nil, ""
 	}
 	began := m.Captured
 	if !m.Committed.IsZero() && (began.IsZero() || m.Committed.Before(began)) {
@@ -137,9 +142,9 @@ func (s *tracedSink) open(m *sink.Message) *rowTrace {
 	ctx, span := s.tracer.tracer.Start(ctx, "relay "+m.Outbox, trace.WithTimestamp(began), trace.WithAttributes(
 		attribute.String("sluicebox.outbox", m.Outbox), attribute.String("messaging.message.id", m.ID)))
 	if !span.IsRecording() {
-		return nil
+		return nil, own
 	}
-	return &rowTrace{ctx: ctx, span: span}
+	return &rowTrace{ctx: ctx, span: span}, own
 }
 
 // end ends the span of a message.

@@ -1,11 +1,11 @@
 package tracing
 
 import (
+	"bytes"
 	"context"
-	"io"
+	"encoding/hex"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,73 +14,16 @@ import (
 	"testing"
 	"time"
 
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
 	"go.uber.org/goleak"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/sluicebox/sluicebox/cmd/internal/tracing/tracetest"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 	"github.com/sluicebox/sluicebox/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// otlpServer is a server of OTLP, by gRPC and by HTTP.
-type otlpServer struct {
-	collector.UnimplementedTraceServiceServer
-	mu      sync.Mutex
-	spans   []*spans.Span
-	headers []string
-}
-
-// Export implements collector.TraceServiceServer.
-func (s *otlpServer) Export(_ context.Context, req *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range req.GetResourceSpans() {
-		for _, a := range r.GetResource().GetAttributes() {
-			s.headers = append(s.headers, a.GetKey()+"="+a.GetValue().GetStringValue())
-		}
-		for _, in := range r.GetScopeSpans() {
-			s.spans = append(s.spans, in.GetSpans()...)
-		}
-	}
-	return &collector.ExportTraceServiceResponse{}, nil
-}
-
-// ServeHTTP takes spans by HTTP.
-func (s *otlpServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	body, err := io.ReadAll(req.Body)
-	var in collector.ExportTraceServiceRequest
-	if err != nil || req.URL.Path != "/v1/traces" || proto.Unmarshal(body, &in) != nil {
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	_, _ = s.Export(req.Context(), &in)
-	w.Header().Set("Content-Type", "application/x-protobuf")
-}
-
-// listen serves a protocol and returns its endpoint.
-func (s *otlpServer) listen(t *testing.T, protocol string) string {
-	t.Helper()
-	if protocol == protocolHTTP {
-		srv := httptest.NewServer(s)
-		t.Cleanup(srv.Close)
-		return srv.URL
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := grpc.NewServer()
-	collector.RegisterTraceServiceServer(srv, s)
-	done := make(chan struct{})
-	go func() { defer close(done); _ = srv.Serve(l) }()
-	t.Cleanup(func() { srv.Stop(); <-done })
-	return "http://" + l.Addr().String()
-}
 
 // receiver is an endpoint that refuses the first request of each row.
 type receiver struct {
@@ -111,9 +54,9 @@ const writersTrace, writersSpan = "0af7651916cd43dd8448eb211c80319c", "b7ad6b716
 func TestTraceOfARow(t *testing.T) {
 	for _, protocol := range []string{protocolHTTP, protocolGRPC} {
 		t.Run(protocol, func(t *testing.T) {
-			server, to := &otlpServer{}, newReceiver(t)
+			server, to := tracetest.New(t, protocol), newReceiver(t)
 			tracer, err := New(Options{
-				Config: Config{Endpoint: server.listen(t, protocol), Protocol: protocol}, Relay: "shop", Holder: "me", Version: "1", Log: slog.New(slog.DiscardHandler),
+				Config: Config{Endpoint: server.URL, Protocol: protocol}, Relay: "shop", Holder: "me", Version: "1", Log: slog.New(slog.DiscardHandler),
 				Variable: func(string) string { return "" },
 			})
 			if err != nil {
@@ -155,21 +98,22 @@ func TestTraceOfARow(t *testing.T) {
 }
 
 // checkTrace checks the spans of a row and what its receiver got.
-func checkTrace(t *testing.T, server *otlpServer, to *receiver) {
+func checkTrace(t *testing.T, server *tracetest.Server, to *receiver) {
 	t.Helper()
+	all, _ := server.Spans()
 	byName := map[string][]*spans.Span{}
 	var row *spans.Span
-	for _, s := range server.spans {
+	for _, s := range all {
 		byName[s.GetName()] = append(byName[s.GetName()], s)
 		if s.GetName() == "relay orders" {
 			row = s
 		}
 	}
 	names := slices.Sorted(maps.Keys(byName))
-	if want := []string{"capture", "claim", "queue", "relay orders", "send hooks", "settle"}; !slices.Equal(names, want) || len(server.spans) != 7 {
-		t.Fatalf("%d spans %v, want %v with two of send", len(server.spans), names, want)
+	if want := []string{"capture", "claim", "queue", "relay orders", "send hooks", "settle"}; !slices.Equal(names, want) || len(all) != 7 {
+		t.Fatalf("%d spans %v, want %v with two of send", len(all), names, want)
 	}
-	if id := hex(row.GetTraceId()); id != writersTrace || hex(row.GetParentSpanId()) != writersSpan || row.GetTraceState() != "a=b" {
+	if id := hex.EncodeToString(row.GetTraceId()); id != writersTrace || hex.EncodeToString(row.GetParentSpanId()) != writersSpan || row.GetTraceState() != "a=b" {
 		t.Errorf("trace %s, parent %x, state %s", id, row.GetParentSpanId(), row.GetTraceState())
 	}
 	length := func(name string) time.Duration {
@@ -193,29 +137,19 @@ func checkTrace(t *testing.T, server *otlpServer, to *receiver) {
 		if attributes["sluicebox.class"] != class || attributes["messaging.system"] != "webhook" || attributes["messaging.message.id"] != "7" || send.GetKind() != spans.Span_SPAN_KIND_PRODUCER {
 			t.Errorf("attempt %d: %v", i+1, attributes)
 		}
-		own := "00-" + hex(send.GetTraceId()) + "-" + hex(send.GetSpanId()) + "-01"
-		if got := to.seen["7"][i]; got != own+" "+own || hex(send.GetParentSpanId()) != hex(row.GetSpanId()) {
+		own := tracetest.Traceparent(send)
+		if got := to.seen["7"][i]; got != own+" "+own || !bytes.Equal(send.GetParentSpanId(), row.GetSpanId()) {
 			t.Errorf("attempt %d: the receiver got %q, want %s twice", i+1, got, own)
 		}
 	}
-	if got := to.seen["8"][0]; got != " 00-"+writersTrace+"-"+writersSpan+"-00" {
+	if got := to.seen["8"][0]; got != "00-"+writersTrace+"-"+writersSpan+"-00 00-"+writersTrace+"-"+writersSpan+"-00" {
 		t.Errorf("the receiver of a row that is not sampled got %q", got)
 	}
-	for _, want := range []string{"service.name=sluicebox", "service.namespace=shop", "service.instance.id=me"} {
-		if !slices.Contains(server.headers, want) {
-			t.Errorf("resource %v lacks %s", server.headers, want)
+	for name, want := range map[string]string{"service.name": "sluicebox", "service.namespace": "shop", "service.instance.id": "me"} {
+		if got := server.Resource(name); got != want {
+			t.Errorf("the resource has %s %q, want %q", name, got, want)
 		}
 	}
-}
-
-func hex(id []byte) string {
-	const digits = "0123456789abcdef"
-	var b strings.Builder
-	for _, c := range id {
-		b.WriteByte(digits[c>>4])
-		b.WriteByte(digits[c&15])
-	}
-	return b.String()
 }
 
 // none delivers everything.
