@@ -3,6 +3,7 @@
 # Pinned; run from the module cache, so nothing is installed.
 GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOVULN   = golang.org/x/vuln/cmd/govulncheck@v1.9.0
+PROMTOOL ?= go run github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 SERVERS  = store/storetest/servers/servers.sh
 SUITES   = \
 	plain/cmd/internal/blackbox \
@@ -30,7 +31,7 @@ GOTEST   = go test -vet=off -timeout 20m
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test $(SUITES) short crash leader lint vuln fuzz bench microbench docs clean have-go have-cc
+.PHONY: help build quickstart test $(SUITES) short crash leader lint vuln fuzz bench microbench docs alerts clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -107,6 +108,10 @@ microbench: have-go ## run the Go benchmarks beside real servers
 
 docs: build ## write deploy/configuration.md, the reference of all keys and layouts
 	bin/sluicebox config docs > deploy/configuration.md
+
+alerts: have-go ## check deploy/prometheus with promtool (PROMTOOL=promtool for an installed one)
+	$(PROMTOOL) check rules deploy/prometheus/rules.yml
+	$(PROMTOOL) test rules deploy/prometheus/rules_test.yml
 
 clean: ## remove what build made
 	rm -rf bin
