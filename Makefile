@@ -3,6 +3,7 @@
 # Pinned; run from the module cache, so nothing is installed.
 GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOVULN   = golang.org/x/vuln/cmd/govulncheck@v1.9.0
+HELM     ?= go run helm.sh/helm/v4/cmd/helm@v4.3.2
 PROMTOOL ?= go run github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 SERVERS  = store/storetest/servers/servers.sh
 SUITES   = \
@@ -31,7 +32,7 @@ GOTEST   = go test -vet=off -timeout 20m
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test $(SUITES) short crash leader lint vuln fuzz bench microbench docs alerts clean have-go have-cc
+.PHONY: help build quickstart test $(SUITES) short crash leader lint vuln fuzz bench microbench docs alerts chart clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -112,6 +113,21 @@ docs: build ## write deploy/configuration.md, the reference of all keys and layo
 alerts: have-go ## check deploy/prometheus with promtool (PROMTOOL=promtool for an installed one)
 	$(PROMTOOL) check rules deploy/prometheus/rules.yml
 	$(PROMTOOL) test rules deploy/prometheus/rules_test.yml
+
+CHART     = deploy/helm/sluicebox
+# Of what the manifests are made from; a test compares it.
+CHARTSUM  = $$(LC_ALL=C find $(CHART) deploy/kubernetes/values.yaml -type f | LC_ALL=C sort | xargs cat | sha256sum | cut -d ' ' -f 1)
+
+chart: build ## check the Helm chart and write deploy/kubernetes/sluicebox.yaml from it (HELM=helm for an installed one)
+	cd deploy/helm/check && go build -o ../../../bin/check-chart .
+	for values in deploy/kubernetes/values.yaml deploy/helm/check/all.yaml; do \
+		$(HELM) lint --strict $(CHART) -f $$values && \
+		$(HELM) template sluicebox $(CHART) -n sluicebox -f $$values >bin/manifests.yaml && \
+		bin/check-chart bin/sluicebox <bin/manifests.yaml || exit 1; \
+	done
+	$(HELM) template sluicebox $(CHART) -n sluicebox -f deploy/kubernetes/values.yaml >bin/manifests.yaml
+	{ echo "# Made by make chart from the chart of sum $(CHARTSUM): do not edit."; \
+		sed '/^# Source:/d; /managed-by: Helm/d; /helm.sh\/chart:/d' bin/manifests.yaml; } >deploy/kubernetes/sluicebox.yaml
 
 clean: ## remove what build made
 	rm -rf bin

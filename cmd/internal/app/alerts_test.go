@@ -1,10 +1,14 @@
 package app
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,5 +154,35 @@ func TestDashboardNamesKnownMetrics(t *testing.T) {
 	}
 	if queries == 0 {
 		t.Error("the dashboard has no query")
+	}
+}
+
+// The plain manifests are what the chart renders: `make chart` writes the sum of the chart's
+// files into them.
+func TestManifestsAreOfTheChart(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	var files []string
+	err := filepath.WalkDir(filepath.Join(root, "deploy", "helm", "sluicebox"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, filepath.Join(root, "deploy", "kubernetes", "values.yaml"))
+	slices.Sort(files)
+	sum := sha256.New()
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = sum.Write(text)
+	}
+	first, _, _ := strings.Cut(string(deployFile(t, "kubernetes/sluicebox.yaml")), "\n")
+	if want := hex.EncodeToString(sum.Sum(nil)); !strings.Contains(first, want) {
+		t.Errorf("deploy/kubernetes/sluicebox.yaml is of another chart; run make chart\n%s, want sum %s", first, want)
 	}
 }
