@@ -17,7 +17,7 @@ import (
 const receiverSink = "receiver"
 
 // relayFile is a configuration file of --compare. The relay of its side takes over the
-// sections dispatch and checkpoint, how source reads rows, and the delivery keys of the sink.
+// sections dispatch, checkpoint and tracing, how source reads rows, and the delivery keys of the sink.
 type relayFile struct {
 	path     string
 	settings *config.Settings
@@ -64,7 +64,7 @@ func takesOver(key string) bool {
 		return ""
 	}
 	switch word(0) {
-	case "name", "admin", "ingest", "log", "flowcatalyst", "outboxes":
+	case "name", "admin", "ingest", "log", "notices", "flowcatalyst", "outboxes":
 		return false
 	case "source":
 		return !slices.Contains([]string{"url", "stream-url", "server-id"}, word(1))
@@ -89,6 +89,7 @@ func (b *bench) relaySettings(p *benchDatabase, admin string, to *receiver) conf
 	delivery := s.Dispatch.Delivery
 	if f := b.file; f != nil {
 		s.Source, s.Dispatch, s.Checkpoint, delivery = f.settings.Source, f.settings.Dispatch, f.settings.Checkpoint, f.delivery
+		s.Tracing = f.settings.Tracing
 	}
 
 	s.Name = p.name

@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -42,11 +43,11 @@ func (s *tracedSink) Ping(ctx context.Context, kind string) (res sink.Result, ok
 	return res, false
 }
 
-// attempt is the span of a message in a request.
+// attempt is a message in a request.
 type attempt struct {
-	row   *rowTrace
-	span  trace.Span // nil if the message is not traced
-	first bool       // of the row's attempts that are traced
+	row   *rowTrace // nil if the message is not traced
+	own   trace.SpanContext
+	first bool // of the row's attempts that are traced
 	began time.Time
 }
 
@@ -56,11 +57,11 @@ func (s *tracedSink) Deliver(ctx context.Context, msgs []sink.Message) sink.Resu
 	exchange := &sink.Exchange{}
 	sent := msgs
 	for i := range msgs {
-		a, text := s.begin(&msgs[i], len(msgs))
+		a, text := s.begin(&msgs[i])
 		if len(msgs) == 1 { // a request with rows of several traces has no context of its own
 			exchange.Traceparent = text
 		}
-		if a.span == nil {
+		if a.row == nil {
 			continue
 		}
 		if all == nil {
@@ -75,17 +76,16 @@ func (s *tracedSink) Deliver(ctx context.Context, msgs []sink.Message) sink.Resu
 	res := s.Sink.Deliver(sink.WithExchange(ctx, exchange), sent)
 	now, status := time.Now(), int(exchange.Status.Load())
 	for i := range all {
-		if all[i].span != nil {
-			s.end(&all[i], &msgs[i], res.At(i), status, now)
+		if all[i].row != nil {
+			s.end(&all[i], msgs, i, res.At(i), status, now)
 		}
 	}
 	return res
 }
 
-// begin begins the span of a message and returns its traceparent. The span is nil if the message is
-// not traced; then the context is that of the row, if it has one, so that the receiver does not trace it
-// either.
-func (s *tracedSink) begin(m *sink.Message, messages int) (a attempt, text string) {
+// begin begins an attempt and returns its traceparent. Without a row the message is not traced; then
+// the context is that of the row, if it has one, so that the receiver does not trace it either.
+func (s *tracedSink) begin(m *sink.Message) (a attempt, text string) {
 	t := s.tracer
 	ref := store.Ref{Outbox: m.Outbox, ID: m.ID}
 	row := t.row(ref)
@@ -98,39 +98,30 @@ func (s *tracedSink) begin(m *sink.Message, messages int) (a attempt, text strin
 		}
 		a.first = true
 	}
-	a.row, a.began = row, time.Now()
-	attributes := []attribute.KeyValue{
-		attribute.String("messaging.system", s.system), attribute.String("messaging.operation.name", "send"), attribute.String("messaging.operation.type", "send"),
-		attribute.String("messaging.destination.name", s.name), attribute.String("messaging.message.id", m.ID),
-		attribute.Int("messaging.message.body.size", len(m.Payload)), attribute.Int("sluicebox.attempt", m.Attempt),
-	}
-	if messages > 1 {
-		attributes = append(attributes, attribute.Int("messaging.batch.message_count", messages))
-	}
-	if m.Replay != "" {
-		attributes = append(attributes, attribute.String("sluicebox.replay", m.Replay))
-	}
-	ctx, span := t.tracer.Start(row.ctx, "send "+s.name, trace.WithSpanKind(trace.SpanKindProducer), trace.WithTimestamp(a.began), trace.WithAttributes(attributes...))
-	a.span = span
-	carrier := propagation.MapCarrier{}
-	propagation.TraceContext{}.Inject(ctx, carrier)
-	return a, carrier[traceparent]
+	a.row, a.began, a.own = row, time.Now(), row.own.WithSpanID(newSpanID())
+	return a, "00-" + a.own.TraceID().String() + "-" + a.own.SpanID().String() + "-01"
 }
 
-// open begins the span of a row. It returns nil if the row is not traced, and its own context, ""
-// for none.
+// open begins the trace of a row. It returns nil if the row is not traced, and the row's own context,
+// "" for none.
 func (s *tracedSink) open(m *sink.Message) (row *rowTrace, own string) {
 	ctx := context.Background()
-	text, ok := m.Attributes.Get(traceparent)
-	if ok {
+	if text, ok := m.Attributes.Get(traceparent); ok {
 		state, _ := m.Attributes.Get(tracestate)
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparent: text, tracestate: state})
+		own = text
 	}
 	parent := trace.SpanContextFromContext(ctx)
-	if parent.IsValid() {
-		own = text
-	} else if !s.tracer.roots || m.Attempt > 1 {
-		return nil, ""
+	traceID := parent.TraceID()
+	if !parent.IsValid() {
+		if own = ""; !s.tracer.roots || m.Attempt > 1 {
+			return nil, ""
+		}
+		traceID = newTraceID()
+	}
+	decision := s.tracer.sampler.ShouldSample(sdk.SamplingParameters{ParentContext: ctx, TraceID: traceID, Name: "relay " + m.Outbox})
+	if decision.Decision != sdk.RecordAndSample {
+		return nil, own
 	}
 	began := m.Captured
 	if !m.Committed.IsZero() && (began.IsZero() || m.Committed.Before(began)) {
@@ -139,28 +130,40 @@ func (s *tracedSink) open(m *sink.Message) (row *rowTrace, own string) {
 	if began.IsZero() || m.Replay != "" {
 		began = time.Now()
 	}
-	ctx, span := s.tracer.tracer.Start(ctx, "relay "+m.Outbox, trace.WithTimestamp(began), trace.WithAttributes(
-		attribute.String("sluicebox.outbox", m.Outbox), attribute.String("messaging.message.id", m.ID)))
-	if !span.IsRecording() {
-		return nil, own
-	}
-	return &rowTrace{ctx: ctx, span: span}, own
+	return &rowTrace{outbox: m.Outbox, id: m.ID, parent: parent, began: began, own: trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: traceID, SpanID: newSpanID(), TraceFlags: trace.FlagsSampled, TraceState: parent.TraceState(),
+	})}, own
 }
 
-// end ends the span of a message.
-func (s *tracedSink) end(a *attempt, m *sink.Message, out sink.Outcome, status int, now time.Time) {
-	a.span.SetAttributes(attribute.String("sluicebox.class", out.Class.String()))
+// end makes the span of an attempt, which ends now.
+func (s *tracedSink) end(a *attempt, msgs []sink.Message, i int, out sink.Outcome, status int, now time.Time) {
+	m := &msgs[i]
+	attributes := []attribute.KeyValue{
+		attribute.String("messaging.system", s.system), attribute.String("messaging.operation.name", "send"), attribute.String("messaging.operation.type", "send"),
+		attribute.String("messaging.destination.name", s.name), attribute.String("messaging.message.id", m.ID),
+		attribute.Int("messaging.message.body.size", len(m.Payload)), attribute.Int("sluicebox.attempt", m.Attempt),
+		attribute.String("sluicebox.class", out.Class.String()),
+	}
+	if len(msgs) > 1 {
+		attributes = append(attributes, attribute.Int("messaging.batch.message_count", len(msgs)))
+	}
+	if m.Replay != "" {
+		attributes = append(attributes, attribute.String("sluicebox.replay", m.Replay))
+	}
 	if status != 0 {
-		a.span.SetAttributes(attribute.Int("http.response.status_code", status))
+		attributes = append(attributes, attribute.Int("http.response.status_code", status))
 	}
 	if out.Class != sink.Delivered {
-		a.span.SetAttributes(attribute.String("error.type", out.Class.String()))
-		a.span.SetStatus(codes.Error, out.Detail)
+		attributes = append(attributes, attribute.String("error.type", out.Class.String()))
 	}
-	a.span.End(trace.WithTimestamp(now))
+	span := s.tracer.span(a.row.below(), a.own, "send "+s.name, a.began, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
+	if out.Class != sink.Delivered {
+		span.SetStatus(codes.Error, out.Detail)
+	}
+	span.End(trace.WithTimestamp(now))
 	a.row.answered = now
 	if m.Replay != "" { // its outcome is not the row's
-		a.row.span.End(trace.WithTimestamp(now))
+		s.tracer.rowSpan(a.row).End(trace.WithTimestamp(now))
 		return
 	}
 	if a.first {
@@ -168,14 +171,13 @@ func (s *tracedSink) end(a *attempt, m *sink.Message, out sink.Outcome, status i
 	}
 }
 
-// way adds the spans of a row before its first request. They come after the request, so that it does
-// not wait for them.
+// way makes the spans of a row before its first request.
 func (s *tracedSink) way(a *attempt, m *sink.Message) {
 	span := func(name string, from, to time.Time) {
 		if from.IsZero() || !from.Before(to) {
 			return
 		}
-		_, one := s.tracer.tracer.Start(a.row.ctx, name, trace.WithTimestamp(from))
+		_, one := s.tracer.tracer.Start(a.row.below(), name, trace.WithTimestamp(from))
 		one.End(trace.WithTimestamp(to))
 	}
 	queued := a.began

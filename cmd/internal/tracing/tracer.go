@@ -10,7 +10,8 @@
 //   - settle: from the answer until the outcome is in the table
 //
 // A row without a context is traced with the probability of the configuration, from its first
-// attempt on. A Tracer that is nil traces nothing.
+// attempt on. Before a request only the ids of its spans are chosen. The spans are made once it is
+// answered, with the times of before, so that no row waits for them. A Tracer that is nil traces nothing.
 package tracing
 
 import (
@@ -67,6 +68,7 @@ type Options struct {
 type Tracer struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
+	sampler  sdk.Sampler
 	roots    bool // rows without a context may be traced
 
 	open atomic.Int64 // len(rows)
@@ -74,11 +76,13 @@ type Tracer struct {
 	rows map[store.Ref]*rowTrace
 }
 
-// rowTrace is a row whose span is open.
+// rowTrace is a row whose span is to be made.
 type rowTrace struct {
-	ctx      context.Context // with the span
-	span     trace.Span
-	answered time.Time // end of the latest request
+	outbox, id string
+	parent     trace.SpanContext // of the writer; not valid without one
+	own        trace.SpanContext
+	began      time.Time
+	answered   time.Time // end of the latest request
 }
 
 // New returns a tracer, which exports in the background until Close. It does not wait for the
@@ -101,17 +105,15 @@ func New(o Options) (*Tracer, error) {
 
 // newTracer returns a tracer over a provider.
 func newTracer(o *Options, options ...sdk.TracerProviderOption) *Tracer {
-	ratio := float64(o.Config.SampleRatio)
-	byVariable := ratio == 0 && o.Variable("OTEL_TRACES_SAMPLER") != ""
-	if !byVariable {
-		options = append(options, sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(ratio))))
-	}
 	// The exporter reports its errors to the handler of the process only.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc((&exportErrors{log: o.Log}).handle))
-	provider := sdk.NewTracerProvider(options...)
+	// The decision is made before the spans are.
+	provider := sdk.NewTracerProvider(append(options, sdk.WithSampler(sdk.AlwaysSample()), sdk.WithIDGenerator(ids{}))...)
+	sampler := samplerOf(&o.Config, o.Variable)
+	none := sampler.Description() == sdk.ParentBased(sdk.TraceIDRatioBased(0)).Description()
 	return &Tracer{
-		provider: provider, tracer: provider.Tracer("github.com/sluicebox/sluicebox"),
-		roots: byVariable || ratio > 0, rows: map[store.Ref]*rowTrace{},
+		provider: provider, tracer: provider.Tracer("github.com/sluicebox/sluicebox"), sampler: sampler, roots: !none,
+		rows: map[store.Ref]*rowTrace{},
 	}
 }
 
@@ -193,9 +195,33 @@ func (t *Tracer) Reset() {
 	t.open.Store(0)
 	t.mu.Unlock()
 	for _, r := range rows {
-		r.span.AddEvent("relay stopped delivering")
-		r.span.End()
+		t.endRow(r, "relay stopped delivering")
 	}
+}
+
+// endRow makes the span of a row that ends now without an outcome.
+func (t *Tracer) endRow(r *rowTrace, why string) {
+	span := t.rowSpan(r)
+	span.AddEvent(why)
+	span.End()
+}
+
+// rowSpan makes the span of a row.
+func (t *Tracer) rowSpan(r *rowTrace) trace.Span {
+	ctx := trace.ContextWithRemoteSpanContext(context.Background(), r.parent)
+	return t.span(ctx, r.own, "relay "+r.outbox, r.began, trace.WithAttributes(
+		attribute.String("sluicebox.outbox", r.outbox), attribute.String("messaging.message.id", r.id)))
+}
+
+// below returns the context of spans below that of a row.
+func (r *rowTrace) below() context.Context {
+	return trace.ContextWithSpanContext(context.Background(), r.own)
+}
+
+// span makes a span with these ids.
+func (t *Tracer) span(ctx context.Context, own trace.SpanContext, name string, began time.Time, options ...trace.SpanStartOption) trace.Span {
+	_, span := t.tracer.Start(context.WithValue(ctx, idsKey{}, own), name, append(options, trace.WithTimestamp(began))...)
+	return span
 }
 
 // row returns the open trace of a row, or nil.
@@ -214,8 +240,8 @@ func (t *Tracer) keep(ref store.Ref, r *rowTrace) {
 	defer t.mu.Unlock()
 	if len(t.rows) >= maxRows {
 		for other, early := range t.rows {
-			early.span.End()
 			delete(t.rows, other)
+			defer t.endRow(early, "too many rows are traced")
 			break
 		}
 	}
@@ -242,17 +268,18 @@ func (t *Tracer) Settled(ref store.Ref, o *store.Outcome) (traceID string) {
 		return ""
 	}
 	status := attribute.String("sluicebox.status", o.Status.String())
-	_, settle := t.tracer.Start(r.ctx, "settle", trace.WithTimestamp(r.answered), trace.WithAttributes(status))
+	_, settle := t.tracer.Start(r.below(), "settle", trace.WithTimestamp(r.answered), trace.WithAttributes(status))
 	settle.End()
 	if o.Status.Settled() {
 		t.drop(ref)
-		r.span.SetAttributes(status)
+		span := t.rowSpan(r)
+		span.SetAttributes(status)
 		if o.Status == store.Failed {
-			r.span.SetStatus(codes.Error, o.Error)
+			span.SetStatus(codes.Error, o.Error)
 		}
-		r.span.End()
+		span.End()
 	}
-	return r.span.SpanContext().TraceID().String()
+	return r.own.TraceID().String()
 }
 
 // Vanished reports rows that were deleted from their tables.
@@ -263,8 +290,7 @@ func (t *Tracer) Vanished(rows []*store.Item) {
 	for _, it := range rows {
 		if r := t.row(it.Ref); r != nil {
 			t.drop(it.Ref)
-			r.span.AddEvent("row deleted")
-			r.span.End()
+			t.endRow(r, "row deleted")
 		}
 	}
 }

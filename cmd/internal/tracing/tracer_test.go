@@ -218,3 +218,29 @@ func TestParseRatio(t *testing.T) {
 		}
 	}
 }
+
+// The variables of OpenTelemetry choose the sampler if the configuration has no ratio.
+func TestSamplerOf(t *testing.T) {
+	for _, c := range []struct {
+		ratio     Ratio
+		name, arg string
+		want      string
+	}{
+		{0, "", "", "TraceIDRatioBased{0}"},
+		{0.5, "always_on", "", "TraceIDRatioBased{0.5}"},
+		{0, "always_on", "", "AlwaysOnSampler"},
+		{0, "always_off", "", "AlwaysOffSampler"},
+		{0, "traceidratio", "0.25", "TraceIDRatioBased{0.25}"},
+		{0, "parentbased_traceidratio", "0.25", "TraceIDRatioBased{0.25}"},
+		{0, "parentbased_always_on", "0.25", "AlwaysOnSampler"},
+		{0, "parentbased_always_off", "", "TraceIDRatioBased{0}"},
+		{0, "unknown", "", "TraceIDRatioBased{0}"},
+	} {
+		sampler := samplerOf(&Config{SampleRatio: c.ratio}, func(name string) string {
+			return map[string]string{"OTEL_TRACES_SAMPLER": c.name, "OTEL_TRACES_SAMPLER_ARG": c.arg}[name]
+		})
+		if got := sampler.Description(); !strings.Contains(got, c.want) {
+			t.Errorf("%s, %s: %s, want %s", c.name, c.arg, got, c.want)
+		}
+	}
+}
