@@ -132,8 +132,8 @@ func TestReloadEndsTheSession(t *testing.T) {
 		t.Error("the next session has the old options")
 	}
 	select {
-	case <-done:
-		t.Error("Reload returned before the session started")
+	case err := <-done:
+		t.Errorf("Reload returned before the session started: %v", err)
 	default:
 	}
 	r.reloading.sessionStarted()

@@ -58,6 +58,7 @@ type program struct {
 	setToken    func(token string)            // of the admin endpoints
 	reloader    *reloader
 	notifier    *notices.Notifier
+	memory      memoryLimit
 	log         *slog.Logger
 	version     string
 	startedAt   time.Time
@@ -104,7 +105,8 @@ func Run(ctx context.Context, o Options) error {
 	ingest, _ := o.Config.Ingest()
 	memory, stop := context.WithCancel(ctx)
 	defer stop()
-	go releaseMemory(memory, setMemoryLimit(o.Config.TotalBufferBytes(), ingest.MaxMemory))
+	p.memory.start(o.Config.TotalBufferBytes(), ingest.MaxMemory)
+	go p.memory.release(memory)
 	stopAdmin, err := p.serveAdmin(ctx, reg, relay.Requests)
 	if err != nil {
 		return err

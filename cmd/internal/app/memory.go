@@ -5,6 +5,7 @@ import (
 	"math"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store/backoff"
@@ -26,21 +27,28 @@ const (
 	minReleaseInterval, maxReleaseInterval = time.Second, 20 * time.Second
 )
 
-// setMemoryLimit sets the soft memory limit and returns it. It returns 0 and changes
-// nothing if GOMEMLIMIT is set. ingest is what requests to ingest may take.
-func setMemoryLimit(buffers, ingest int64) int64 {
-	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
-		return 0
+// memoryLimit is the soft memory limit of the process.
+type memoryLimit struct{ bytes atomic.Int64 } // 0 if GOMEMLIMIT is set
+
+// start sets the limit, unless GOMEMLIMIT is set; see set.
+func (m *memoryLimit) start(buffers, ingest int64) {
+	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
+		m.bytes.Store(1) // no longer that of the environment
+		m.set(buffers, ingest)
 	}
-	limit := max(minMemoryLimit, limitPerBufferByte*buffers) + ingest
-	debug.SetMemoryLimit(limit)
-	return limit
 }
 
-// releaseMemory periodically returns memory to the system until the context ends. It
-// raises the limit when live memory comes close to it, because constant collection would
-// not free anything.
-func releaseMemory(ctx context.Context, limit int64) {
+// set changes the limit after a reload. ingest is what requests to ingest may take.
+func (m *memoryLimit) set(buffers, ingest int64) {
+	if m.bytes.Load() > 0 {
+		m.bytes.Store(max(minMemoryLimit, limitPerBufferByte*buffers) + ingest)
+		debug.SetMemoryLimit(m.bytes.Load())
+	}
+}
+
+// release periodically returns memory to the system until the context ends. It raises the limit
+// when live memory comes close to it, because constant collection would not free anything.
+func (m *memoryLimit) release(ctx context.Context) {
 	wait := backoff.Doubling{Min: minReleaseInterval, Max: maxReleaseInterval}
 	for wait.Wait(ctx) == nil {
 		before, _ := readMemory()
@@ -50,7 +58,7 @@ func releaseMemory(ctx context.Context, limit int64) {
 		}
 		debug.FreeOSMemory()
 		held, live := readMemory()
-		if limit > 0 {
+		if limit := m.bytes.Load(); limit > 0 {
 			debug.SetMemoryLimit(max(limit, 2*live))
 		}
 		if held < before*2/3 {

@@ -124,6 +124,8 @@ func (r *reloader) reload(ctx context.Context) (done admin.Reloaded, err error) 
 	if e := p.notifier.Configure(now.Settings.Notices); e != nil && err == nil {
 		err = e // the CA file went away since the check
 	}
+	ingest, _ := now.Ingest()
+	p.memory.set(now.TotalBufferBytes(), ingest.MaxMemory)
 	p.setToken(string(now.Settings.Admin.Token))
 	if r.options.Level != nil {
 		r.options.Level.Set(now.Settings.Log.SlogLevel())

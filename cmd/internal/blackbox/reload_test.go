@@ -104,7 +104,7 @@ func (c *configured) again(t *testing.T) {
 // the file, changes nothing.
 func TestReloads(t *testing.T) {
 	t.Parallel()
-	aPostgres(t, "", func(s *scene) {
+	aScene(t, "", func(s *scene) {
 		t := s.t
 		to := noteRequests(s.to)
 		s.config = strings.Replace(s.config, "api-base-url", "api-token: first, api-base-url", 1)
