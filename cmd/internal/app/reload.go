@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -72,6 +73,8 @@ func (r *reloader) Reload(ctx context.Context) (admin.Reloaded, error) {
 	done, err := r.reload(ctx)
 	done.Took = time.Since(began).Seconds()
 	switch {
+	case err != nil && !errors.As(err, new(*admin.ReloadError)):
+		r.program.log.Warn("configuration reloaded; session not started yet", "keys", done.Changed, "error", err)
 	case err != nil:
 		r.program.log.Error("configuration not reloaded", "error", err, "remedy", "fix the file, and reload again; the relay runs as before")
 	case len(done.Changed) == 0:

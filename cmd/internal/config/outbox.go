@@ -38,7 +38,7 @@ type Outbox struct {
 	Routes    []Route `yaml:"routes" doc:"In place of sink: the destinations of the rows, at most 31. Each has an order, retries, FAILED rows and a progress of its own; see [routes.md](routes.md)."`
 	FanOut    string  `yaml:"fan-out" doc:"With routes. all: a row takes each route that matches it. first: it takes the first of them. Default: all." enum:"all,first"`
 	Complete  string  `yaml:"complete" doc:"With routes. all-required: a row is COMPLETED once each of its required routes has delivered it; if one failed it is FAILED, once all have ended. any-required: it is COMPLETED with the first required route that delivers it, and FAILED once all of them failed. Default: all-required." enum:"all-required,any-required"`
-	Unmatched string  `yaml:"unmatched" doc:"With routes, for a row that none of them matches. fail: it is FAILED. complete: it is COMPLETED without a delivery. hold: it waits, with the later such rows of its group, for a restart with a route that matches it. Default: fail." enum:"fail,complete,hold"`
+	Unmatched string  `yaml:"unmatched" doc:"With routes, for a row that none of them matches. fail: it is FAILED. complete: it is COMPLETED without a delivery. hold: it waits, with the later such rows of its group, for a restart or a reload with a route that matches it. Default: fail." enum:"fail,complete,hold"`
 
 	Retention       time.Duration `yaml:"retention" doc:"How long to keep a delivered row, for example 7d or 36h. It is deleted within an hour after that; FAILED rows stay. 0s: forever."`
 	Archive         string        `yaml:"archive" doc:"The table, [schema.]table, of the same database that receives the rows that retention deletes, in the same transaction. It has the columns of the outbox table."`
