@@ -117,10 +117,15 @@ func TestReloads(t *testing.T) {
 		wait := write(t, s.database, load{seconds: 8, clients: 4, rate: tempo(200), scripts: seedScripts(20)})
 		to.awaitToken(t, "first")
 
+		var sessions []string
 		expect := func(c *configured, from, to, want string) {
 			t.Helper()
-			if status, answer := c.reload(t, from, to); status != 200 || !strings.Contains(answer, want) {
+			status, answer := c.reload(t, from, to)
+			if status != 200 || !strings.Contains(answer, want) {
 				t.Errorf("%s: %d %s, want %s", to, status, answer, want)
+			}
+			if _, took, restarted := strings.Cut(answer, `"session_restarted":true,"took_seconds":`); restarted {
+				sessions = append(sessions, strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(took), "}"))+"s")
 			}
 		}
 		expect(leader, "first", "second", `"changed":["flowcatalyst.api-token"],"session_restarted":false`)
@@ -147,7 +152,7 @@ func TestReloads(t *testing.T) {
 		refuseReloads(t, leader)
 		rows := s.expectOnce()
 		gap := to.gap(began, ended)
-		t.Logf("%d rows, the longest time without a request %s", rows, gap.Round(time.Millisecond))
+		t.Logf("%d rows, the longest time without a request %s; new sessions after %s", rows, gap.Round(time.Millisecond), sessions)
 		if gap > time.Second+slack() {
 			t.Errorf("no request for %s, want less than 1s", gap)
 		}
