@@ -43,11 +43,12 @@ func (r *Relay) outbox(name string) *store.Outbox {
 	return &outboxes[slices.IndexFunc(outboxes, func(o store.Outbox) bool { return o.Name == name })]
 }
 
-// RequestStore is where operators write requests for named checkpoints and replays. The
-// leader carries them out.
+// RequestStore is where operators write requests for named checkpoints and replays, which the
+// leader carries out, and where their actions are logged.
 type RequestStore interface {
 	store.Requester
 	store.ReplayLister
+	store.ActionLog
 }
 
 // Requests returns the store for requests, or ErrNotLeading. A program that does not run the

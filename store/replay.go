@@ -320,3 +320,29 @@ type RowStatus struct {
 	Payload    []byte
 	Attributes Attributes
 }
+
+// MaxActions is the number of operator actions that a relay keeps. Older ones are deleted.
+const MaxActions = 1000
+
+// Action is one action of an operator, as the relay's log of actions keeps it.
+type Action struct {
+	At time.Time `json:"at"` // by the server's clock
+	// Who is the name of the token: operator, or local without a token. From is the address of
+	// the client.
+	Who  string `json:"who"`
+	From string `json:"from"`
+	// What is the action, for example lanes/skip. Target names what it acted on, as JSON.
+	What   string `json:"what"`
+	Target string `json:"target"`
+	Reason string `json:"reason,omitempty"`
+	// Result is "ok", or the error.
+	Result string `json:"result"`
+}
+
+// ActionLog keeps the latest MaxActions actions of operators. Any process may call it.
+type ActionLog interface {
+	// RecordAction adds an action and sets its time.
+	RecordAction(ctx context.Context, a Action) error
+	// Actions returns up to limit actions, the latest first.
+	Actions(ctx context.Context, limit int) ([]Action, error)
+}

@@ -46,6 +46,7 @@ type commandLine struct {
 	Run         runCommand         `cmd:"" help:"Run the relay until a signal ends it."`
 	Doctor      doctorCommand      `cmd:"" help:"Check everything a relay needs, with a remedy for each fault."`
 	Init        initCommand        `cmd:"" help:"Create the relay's tables and the publication."`
+	Actions     actionsCommand     `cmd:"" help:"List what operators did on the running relay: who, when, what and why."`
 	Reload      reloadCommand      `cmd:"" help:"Make the running relay read its configuration again."`
 	Status      statusCommand      `cmd:"" help:"Show the status of the running relay; exits with 1 if it is not ready."`
 	Lanes       laneCommands       `cmd:"" help:"List the lanes of the running relay, and retry, skip, pause or resume one."`

@@ -38,6 +38,7 @@ type Config struct {
 // Ledger keeps the records of one relay. Its methods implement interfaces of package store
 // and are safe for concurrent use.
 type Ledger struct {
+	actions
 	outboxes               *outboxes.Set
 	records, spill, replay Backend
 	areFailed              AreFailed
@@ -56,6 +57,7 @@ var (
 	_ store.SpillStore     = (*Ledger)(nil)
 	_ store.Holds          = (*Ledger)(nil)
 	_ store.Requester      = (*Ledger)(nil)
+	_ store.ActionLog      = (*Ledger)(nil)
 	_ store.ReplayLister   = (*Ledger)(nil)
 	_ store.ReplayWriter   = (*Ledger)(nil)
 	_ store.ReplayFinisher = (*Ledger)(nil)
@@ -66,7 +68,7 @@ var (
 func New(cfg Config) *Ledger {
 	boxes := store.WithLegs(cfg.Outboxes)
 	l := &Ledger{
-		outboxes: outboxes.New(boxes), legs: legsOf(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
+		actions: actions{cfg.Records}, outboxes: outboxes.New(boxes), legs: legsOf(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
 		batchRows: cfg.BatchRows, batchBytes: cfg.BatchBytes, failed: newFailedRows(boxes), jobs: map[string]chan struct{}{},
 	}
 	l.areFailed = l.orRecorded(l.getRecords, cfg.AreFailed)

@@ -1,7 +1,10 @@
 package admin
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,22 +38,66 @@ func badRequest(format string, args ...any) error {
 // deadlines, and writes the result or the error as JSON.
 func (h *handler) api(endpoint func(w http.ResponseWriter, r *http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !h.isAuthorized(r) {
+		by, ok := h.access.Load().caller(r)
+		if !ok {
 			w.Header().Set("WWW-Authenticate", authChallenge)
 			writeJSON(w, http.StatusUnauthorized, wireError{tokenRequiredText})
 			return
+		}
+		if problem := forbidden(by, r); problem != "" {
+			writeJSON(w, http.StatusForbidden, wireError{problem})
+			return
+		}
+		var body []byte
+		if r.Method == http.MethodPost {
+			body = peekBody(r)
 		}
 		// An action may take longer than a scrape.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(actionTimeout + writeTimeout))
 		ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
 		defer cancel()
 		answer, err := endpoint(w, r.WithContext(ctx))
+		if r.Method == http.MethodPost {
+			h.record(r, by, body, err)
+		}
 		if err != nil {
 			writeJSON(w, errorStatus(err), wireError{errorText(err)})
 			return
 		}
+		if r.Method == http.MethodGet {
+			writeTagged(w, r, answer)
+			return
+		}
 		writeJSON(w, http.StatusOK, answer)
 	})
+}
+
+// writeTagged writes an answer with an ETag, or 304 if the caller has this answer already. So the
+// page polls an unchanged list at no cost.
+func writeTagged(w http.ResponseWriter, r *http.Request, answer any) {
+	body, err := marshal(answer)
+	if err != nil {
+		writeJSON(w, http.StatusInternalServerError, wireError{err.Error()})
+		return
+	}
+	sum := sha256.Sum256(body)
+	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
+	w.Header().Set("ETag", tag)
+	if r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body) // the client may have disconnected
+}
+
+// marshal returns a value in JSON, with a line break as json.Encoder writes it.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return b.Bytes(), err
 }
 
 // get serves a GET endpoint. answer reads the parameters, and calls finish before it acts.

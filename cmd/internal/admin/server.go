@@ -2,8 +2,6 @@ package admin
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sluicebox/sluicebox"
+	"github.com/sluicebox/sluicebox/cmd/internal/admin/console"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -29,6 +28,11 @@ type Config struct {
 	// Token is the bearer token, or "" for none. It is required for every address except
 	// loopback.
 	Token string
+	// ViewerToken is the bearer token of those who may read only, or "" for none. It needs Token.
+	ViewerToken string
+	// Hosts are further names of the relay in URLs, without a port. The relay refuses names that
+	// it does not know.
+	Hosts []string
 	// Metrics are served at /metrics; nil serves an empty page.
 	Metrics prometheus.Gatherer
 	// OpenMetrics serves the metrics in the format of OpenMetrics too, which has exemplars.
@@ -41,6 +45,11 @@ type Config struct {
 	Routes      Routes
 	DeadLetters DeadLetters
 	Requests    Requests
+	// Actions logs the actions of operators. Without it they are not logged.
+	Actions store.ActionLog
+	// Figures and Settings are served to the page. Without one, its endpoint does not exist.
+	Figures  Figures
+	Settings Settings
 	// Reloader reads the configuration again. Without it the endpoint does not exist.
 	Reloader Reloader
 	// Report is served as the status. Without it the endpoint does not exist.
@@ -88,14 +97,17 @@ func New(cfg Config, status Status) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	h := &handler{status: status}
-	h.token.Store(&cfg.Token)
+	h := &handler{status: status, actions: cfg.Actions, log: cfg.Log}
+	h.access.Store(accessOf(&cfg))
 	return &Server{cfg: cfg, handler: h, served: h.endpoints(cfg)}
 }
 
-// SetToken replaces the token for requests from now on. The caller does not remove it from an
-// address that other machines reach.
-func (s *Server) SetToken(token string) { s.handler.token.Store(&token) }
+// SetAccess takes the tokens and hosts of a configuration for requests from now on. The caller
+// does not remove the token from an address that other machines reach.
+func (s *Server) SetAccess(cfg Config) {
+	cfg.Listen = s.cfg.Listen
+	s.handler.access.Store(accessOf(&cfg))
+}
 
 // Listen binds the address, so that a conflict is reported before anything else starts.
 // The error is a *store.SetupError. Call Run or Close afterwards.
@@ -208,6 +220,10 @@ const indexText = `Sluicebox
 /api/v1/routes       the routes of each outbox; POST to …/OUTBOX/ROUTE/pause, …/resume
 /api/v1/deadletters  the FAILED rows, …/count; POST to …/requeue, …/discard
 /api/v1/checkpoints  the named checkpoints; POST creates one, POST to …/delete
+/api/v1/actions      the log of operator actions
+/api/v1/figures      throughput and latency of the last hour
+/api/v1/config       the configuration in force
+/api/v1/session      who calls; POST logs in
 /api/v1/reload       POST reads the configuration again
 /api/v1/replays      the replays, …/errors?job=; POST starts one, POST to …/pause, …/resume, …/cancel
 `
@@ -222,8 +238,10 @@ const (
 
 // handler serves the endpoints.
 type handler struct {
-	token  atomic.Pointer[string]
-	status Status
+	access  atomic.Pointer[access]
+	status  Status
+	actions store.ActionLog // may be nil
+	log     *slog.Logger
 }
 
 // endpoints returns the endpoints with their access checks.
@@ -237,7 +255,17 @@ func (h *handler) endpoints(cfg Config) http.Handler {
 	mux.HandleFunc("GET /livez", h.livez)
 	mux.HandleFunc("GET /readyz", h.readyz)
 	mux.Handle("GET /metrics", h.requireToken(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{EnableOpenMetrics: cfg.OpenMetrics})))
-	mux.Handle("GET /{$}", h.requireToken(http.HandlerFunc(serveIndex)))
+	page := console.Handler()
+	mux.Handle("GET "+console.Path, page)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.Header.Get("Accept"), "text/html") {
+			page.ServeHTTP(w, r)
+			return
+		}
+		h.requireToken(http.HandlerFunc(serveIndex)).ServeHTTP(w, r)
+	})
+	h.sessionEndpoints(mux)
+	h.pageEndpoints(mux, cfg)
 	if cfg.Leader != nil {
 		mux.HandleFunc("GET /leader", h.leader(cfg.Leader))
 	}
@@ -269,31 +297,12 @@ func (h *handler) endpoints(cfg Config) http.Handler {
 	return http.NewCrossOriginProtection().Handler(withSecurityHeaders(h.requireKnownHost(mux)))
 }
 
-// requireKnownHost refuses requests with a foreign Host header if no token is set. It
-// stops DNS rebinding: a page whose name was rebound to a loopback address could
-// otherwise read everything a browser on this machine can.
-func (h *handler) requireKnownHost(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case *h.token.Load() != "" || isLoopbackHost(r.Host):
-			next.ServeHTTP(w, r)
-		case strings.HasPrefix(r.URL.Path, apiPath):
-			writeJSON(w, http.StatusForbidden, wireError{foreignHostText(r.Host)})
-		default:
-			writeText(w, http.StatusForbidden, foreignHostText(r.Host)+"\n")
-		}
-	})
-}
-
-// foreignHostText returns the error for a foreign Host header.
-func foreignHostText(host string) string {
-	return fmt.Sprintf("Host %s is refused: without admin.token only 127.0.0.1, [::1] and localhost are served; use one of them, or set admin.token", host)
-}
-
 // withSecurityHeaders sets headers that stop content sniffing, embedding and caching.
 func withSecurityHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("X-Frame-Options", "DENY")
+		w.Header().Set("Referrer-Policy", "no-referrer")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		w.Header().Set("Cache-Control", "no-store")
 		next.ServeHTTP(w, r)
@@ -376,20 +385,20 @@ func (h *handler) requireToken(next http.Handler) http.Handler {
 	})
 }
 
+// requireOperator requires the token of an operator.
+func (h *handler) requireOperator(next http.Handler) http.Handler {
+	return h.requireToken(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s, _ := h.access.Load().caller(r); s.Role != Operator {
+			writeText(w, http.StatusForbidden, "profiles need the operator token (admin.token)\n")
+			return
+		}
+		next.ServeHTTP(w, r)
+	}))
+}
+
 func unauthorized(w http.ResponseWriter) {
 	w.Header().Set("WWW-Authenticate", authChallenge)
 	writeText(w, http.StatusUnauthorized, tokenRequiredText+"\n")
-}
-
-// isAuthorized compares hashes, so that the time does not depend on the token's length.
-func (h *handler) isAuthorized(r *http.Request) bool {
-	token := *h.token.Load()
-	if token == "" {
-		return true
-	}
-	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(token))
-	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
 // profileEndpoints serves the profiles of net/http/pprof except the command line, because
@@ -401,6 +410,6 @@ func (h *handler) profileEndpoints(mux *http.ServeMux) {
 		"GET /debug/pprof/symbol":  pprof.Symbol,
 		"GET /debug/pprof/trace":   pprof.Trace,
 	} {
-		mux.Handle(path, h.requireToken(serve))
+		mux.Handle(path, h.requireOperator(serve))
 	}
 }

@@ -55,7 +55,7 @@ type relayRoutes interface {
 // program is a running program.
 type program struct {
 	cfg         atomic.Pointer[config.Config] // in force
-	setToken    func(token string)            // of the admin endpoints
+	setAccess   func(admin.Config)            // of the admin endpoints
 	reloader    *reloader
 	notifier    *notices.Notifier
 	memory      memoryLimit
@@ -68,6 +68,7 @@ type program struct {
 	routes      relayRoutes
 	deadLetters admin.DeadLetters
 	failedCount failedRows // as last counted
+	figures     figures    // of the last hour
 }
 
 // Run relays until the context ends, then shuts down gracefully and returns nil. Any
@@ -81,7 +82,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	p := &program{log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics, setToken: func(string) {}}
+	p := &program{log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics, setAccess: func(admin.Config) {}}
 	p.cfg.Store(o.Config)
 	options.Holder = sluicebox.HolderName()
 	p.notifier = p.newNotifier(reg, options.Name, options.Holder)
@@ -107,6 +108,9 @@ func Run(ctx context.Context, o Options) error {
 	defer stop()
 	p.memory.start(o.Config.TotalBufferBytes(), ingest.MaxMemory)
 	go p.memory.release(memory)
+	if o.Config.Settings.Admin.Listen != "" {
+		go p.figures.run(memory, metrics)
+	}
 	stopAdmin, err := p.serveAdmin(ctx, reg, relay.Requests)
 	if err != nil {
 		return err
@@ -156,9 +160,11 @@ func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, open
 
 	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = p.log, p.relay, p.lanes, p.deadLetters, p
 	cfg.OpenMetrics = p.tracingConfig() != nil
-	cfg.Requests, cfg.Routes, cfg.Reloader = requests{p.cfg.Load(), open}, routes{p}, p.reloader
+	asked := requests{p.cfg.Load(), open}
+	cfg.Requests, cfg.Actions, cfg.Routes, cfg.Reloader = asked, asked, routes{p}, p.reloader
+	cfg.Figures, cfg.Settings = &p.figures, inForce{p}
 	server := admin.New(cfg, p.relay)
-	p.setToken = server.SetToken
+	p.setAccess = server.SetAccess
 	if err := server.Listen(); err != nil {
 		return nil, err
 	}

@@ -129,7 +129,7 @@ func (r *reloader) reload(ctx context.Context) (done admin.Reloaded, err error) 
 	}
 	ingest, _ := now.Ingest()
 	p.memory.set(now.TotalBufferBytes(), ingest.MaxMemory)
-	p.setToken(string(now.Settings.Admin.Token))
+	p.setAccess(now.Admin(nil))
 	if r.options.Level != nil {
 		r.options.Level.Set(now.Settings.Log.SlogLevel())
 	}

@@ -215,6 +215,24 @@ func (d requests) ActOnReplay(ctx context.Context, id string, desired store.Desi
 	return st.RequestJobState(ctx, id, desired)
 }
 
+// RecordAction implements store.ActionLog.
+func (d requests) RecordAction(ctx context.Context, a store.Action) error {
+	st, err := d.open()
+	if err != nil {
+		return err
+	}
+	return st.RecordAction(ctx, a)
+}
+
+// Actions implements store.ActionLog.
+func (d requests) Actions(ctx context.Context, limit int) ([]store.Action, error) {
+	st, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	return st.Actions(ctx, limit)
+}
+
 // userAgent is the User-Agent of requests to sinks without one of their own.
 func userAgent(version string) string { return "sluicebox/" + version }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net"
 	"reflect"
 	"regexp"
@@ -175,6 +176,8 @@ func (k *checker) hasOwnKey(path, key string) bool {
 
 func (k *checker) checkAdmin(a *Admin) {
 	k.checkToken("admin.token", a.Token)
+	k.checkToken("admin.viewer-token", a.ViewerToken)
+	k.checkViewer(a)
 	if a.Listen == "" || !k.hasNoProblem("admin.listen") {
 		return
 	}
@@ -185,6 +188,22 @@ func (k *checker) checkAdmin(a *Admin) {
 	}
 	if !store.Loopback(host) && a.Token == "" && k.hasNoProblem("admin.token") {
 		k.fail("admin.listen", "is %s, which other machines can reach: set admin.token (or %s), or listen on 127.0.0.1", a.Listen, variableName("admin.token"))
+	}
+}
+
+// checkViewer checks the token of viewers and the names of the relay.
+func (k *checker) checkViewer(a *Admin) {
+	switch {
+	case a.ViewerToken == "" || !k.hasNoProblem("admin.viewer-token"):
+	case a.Token == "" && k.hasNoProblem("admin.token"):
+		k.fail("admin.viewer-token", "is set without admin.token, so that everybody may act: set admin.token, or remove it")
+	case a.ViewerToken == a.Token && string(a.Token) != secretPlaceholder: // of a printed configuration
+		k.fail("admin.viewer-token", "is the same as admin.token; choose another")
+	}
+	for i, host := range a.Hosts {
+		if host == "" || strings.ContainsAny(host, "/:* ") {
+			k.fail(fmt.Sprintf("admin.hosts[%d]", i), "is %q, must be a name or an IPv4 address, such as relay.example.com", host)
+		}
 	}
 }
 

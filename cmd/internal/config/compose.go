@@ -247,8 +247,10 @@ func (c *Config) Admin(metrics prometheus.Gatherer) admin.Config {
 	return admin.Config{
 		Listen:  c.Settings.Admin.Listen,
 		Token:   string(c.Settings.Admin.Token),
+		Hosts:   c.Settings.Admin.Hosts,
 		Metrics: metrics,
 
-		Profiling: c.Settings.Admin.Profiling,
+		ViewerToken: string(c.Settings.Admin.ViewerToken),
+		Profiling:   c.Settings.Admin.Profiling,
 	}
 }

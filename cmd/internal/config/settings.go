@@ -79,8 +79,10 @@ type Checkpoint struct {
 
 // Admin is the section admin.
 type Admin struct {
-	Listen string      `yaml:"listen" doc:"host:port of the endpoints. Empty: none."`
-	Token  sink.Secret `yaml:"token" doc:"Bearer token for all endpoints except the plain probes. Required for any address except loopback."`
+	Listen      string      `yaml:"listen" doc:"host:port of the endpoints. Empty: none."`
+	Token       sink.Secret `yaml:"token" doc:"Bearer token for all endpoints except the plain probes. Required for any address except loopback."`
+	ViewerToken sink.Secret `yaml:"viewer-token" doc:"Bearer token that reads and may not act: no pause, no skip, no payloads. Needs token."`
+	Hosts       []string    `yaml:"hosts" doc:"Further names of the relay in the browser's address, without port, for example that of a proxy. Other names are refused, except with a bearer token."`
 	// Profiling has almost no cost until a profile is requested.
 	Profiling bool `yaml:"profiling" doc:"Serve profiles under /debug/pprof/, for go tool pprof."`
 }

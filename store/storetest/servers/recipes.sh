@@ -5,7 +5,7 @@
 # programs_NAME DIR (prints its environment) and start_NAME RUN DIR (prints its URL).
 # A program without a server has no start_NAME.
 
-all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis rabbitmq java python node)
+all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis rabbitmq java python node browser)
 
 # Those that only tests by hand need. They are there if they are named.
 # shellcheck disable=SC2034
@@ -72,7 +72,7 @@ fetch_mariadb() {
 # the client, mariadb --no-defaults OPTION…, which also reaches a MySQL server
 here=$(dirname "$(dirname "$(readlink -f "$0")")")
 arch=$(uname -m)-linux-gnu
-export LD_LIBRARY_PATH=$here/usr/lib/$arch:$here/lib/$arch
+export LD_LIBRARY_PATH=$here/usr/lib/$arch:$here/lib/$arch:$here/usr/lib/$arch/pulseaudio
 program=$here/usr/sbin/mariadbd
 case $0 in
 *install-db) program=$here/usr/bin/mariadb-install-db ;;
@@ -309,3 +309,18 @@ fetch_node() {
   (cd "$1" && npm ci --silent --ignore-scripts --no-audit --no-fund >&2)
 }
 programs_node() { echo "SLUICEBOX_TEST_NODE_BIN=$1/node_modules"; }
+
+# The browser that the tests of the admin page drive. bin/browser finds its libraries.
+fetch_browser() {
+  debs "$1" chromium-headless-shell fonts-dejavu-core
+  mkdir "$1/bin"
+  cat >"$1/bin/browser" <<'END'
+#!/bin/bash
+here=$(dirname "$(dirname "$(readlink -f "$0")")")
+arch=$(uname -m)-linux-gnu
+export LD_LIBRARY_PATH=$here/usr/lib/$arch:$here/lib/$arch:$here/usr/lib/$arch/pulseaudio
+exec "$here"/usr/lib/chromium/chromium-headless-shell "$@"
+END
+  chmod 755 "$1/bin/browser"
+}
+programs_browser() { echo "SLUICEBOX_TEST_BROWSER_BIN=$1/bin"; }

@@ -184,10 +184,10 @@ func require(tb testing.TB, version int, what string) string {
 }
 
 // Libraries returns the directory with the libraries of deploy/writers for a language: java, python
-// or node.
+// or node; or the directory of the program browser.
 func Libraries(tb testing.TB, language string) string {
 	tb.Helper()
-	return requireEnv(tb, "SLUICEBOX_TEST_"+strings.ToUpper(language)+"_BIN", "the runtime or a library of "+language)
+	return requireEnv(tb, "SLUICEBOX_TEST_"+strings.ToUpper(language)+"_BIN", "the program or a library of "+language)
 }
 
 // requireEnv returns the value of an environment variable. It skips the test if the variable is
