@@ -86,6 +86,9 @@ func TestViewersReadOnly(t *testing.T) {
 			if status != want || want == http.StatusForbidden && !strings.Contains(text, "a viewer may not act") {
 				t.Errorf("%s by %s acts: %d %s, want %d", token, name, status, text, want)
 			}
+			if status, _, _ := send(t, http.MethodGet, base+"/api/v1/actions?payload=true", "", by); (status == http.StatusForbidden) != (token == "view") {
+				t.Errorf("%s by %s asks for payloads: %d", token, name, status)
+			}
 			if status, _, _ := send(t, http.MethodGet, base+"/debug/pprof/symbol", "", by); status != want {
 				t.Errorf("%s by %s reads a profile: %d, want %d", token, name, status, want)
 			}
