@@ -48,6 +48,9 @@ export function bytes(n) {
   return `${n >= 100 || i === 0 ? Math.round(n) : n.toFixed(1)} ${units[i]}`;
 }
 
+// two shows a duration in two units, the second only if it is not 0.
+const two = (a, unit, b, smaller) => `${Math.floor(a)} ${unit}${Math.floor(b) ? ` ${Math.floor(b)} ${smaller}` : ""}`;
+
 // duration shows seconds.
 export function duration(s) {
   if ((s ?? null) === null) return "–";
@@ -55,9 +58,9 @@ export function duration(s) {
   if (s < 0.001) return `${Math.round(s * 1e6)} µs`;
   if (s < 1) return `${(s * 1000).toFixed(s < 0.01 ? 1 : 0)} ms`;
   if (s < 60) return `${s.toFixed(s < 10 ? 1 : 0)} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.floor(s % 86400 / 3600)} h`;
+  if (s < 3600) return two(s / 60, "min", s % 60, "s");
+  if (s < 86400) return two(s / 3600, "h", s % 3600 / 60, "min");
+  return two(s / 86400, "d", s % 86400 / 3600, "h");
 }
 
 export const isTime = (at) => Boolean(at) && !at.startsWith("0001");
