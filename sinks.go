@@ -396,7 +396,7 @@ func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, st *sessionStore
 		bySink[name] = dispatch.New(opt.Dispatch, dispatch.Options{
 			Store: st, Sink: r.wrapped(name, s), Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
 			LogOnly: r.opt().logOnly(name), Frontiers: frontiers, Lease: lease, Late: r.mayGoUnclaimed, Unwritten: r.opt().unwritten(), Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
-			Spill: r.hasPositions.Load() || st.fan != nil, // see pollLanes
+			Spill: r.hasPositions.Load() || st.fan != nil, SpillWhole: !r.hasPositions.Load(), // see pollLanes
 		})
 	}
 	for outbox, name := range r.opt().routes() {

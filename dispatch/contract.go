@@ -60,6 +60,10 @@ type Options struct {
 	// Spill: rows whose outcome the table refuses may be spilled.
 	Spill bool
 
+	// SpillWhole: no row is spilled before those in front of it in its lane. A source without
+	// positions needs it to keep the order over a crash.
+	SpillWhole bool
+
 	// Freed, if not nil, is signaled without blocking whenever the buffer may have room
 	// again. Several dispatchers may share it.
 	Freed chan<- struct{}

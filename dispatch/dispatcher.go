@@ -71,6 +71,9 @@ func New(cfg Config, opt Options) *Dispatcher {
 	if opt.Spill {
 		d.core.spill.AllowUnwritten()
 	}
+	if opt.SpillWhole {
+		d.core.spill.SpillWhole()
+	}
 	return d
 }
 

@@ -92,6 +92,7 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 			c.finishHead(o, results[i], now)
 		default:
 			c.wait(o.Of.Lane, later(o.Of.Lane.WakeAt, now))
+			c.spill.Retried(o.Of.Lane)
 		}
 	}
 

@@ -9,6 +9,38 @@ import (
 
 // queue spills a row. copied tells that its lane keeps it in memory.
 func (sp *Spiller) queue(l *lane.Lane, rw *lane.Row, copied bool) {
+	if sp.cfg.Whole {
+		sp.inFront(l, rw)
+	}
+	sp.add(l, rw, copied)
+}
+
+// inFront spills the rows of a lane in front of a row.
+func (sp *Spiller) inFront(l *lane.Lane, rw *lane.Row) {
+	for i, before := range l.Rows {
+		if before == rw {
+			return
+		}
+		writing := i == 0 && l.State == lane.Writing
+		if !writing && before.Seq != 0 && before.Copy == lane.NoCopy && before.Stage == lane.Open {
+			sp.add(l, before, true)
+		}
+	}
+}
+
+// Retried spills the head of a lane whose failure is written now, if rows behind it are spilled
+// and Config.Whole requires it.
+func (sp *Spiller) Retried(l *lane.Lane) {
+	if !sp.cfg.Whole || sp.ended || len(l.Rows) == 0 {
+		return
+	}
+	copied := func(rw *lane.Row) bool { return rw.Copy == lane.CopyWriting || rw.Copy == lane.CopyStored }
+	if l.HasSpilled || slices.ContainsFunc(l.Rows[1:], copied) {
+		sp.Row(l, l.Rows[0])
+	}
+}
+
+func (sp *Spiller) add(l *lane.Lane, rw *lane.Row, copied bool) {
 	sp.spills.setCopy(rw, lane.CopyWriting)
 	l.Spilling++
 	sp.spills.add(Pending{l, rw, copied})

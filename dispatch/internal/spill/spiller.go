@@ -29,6 +29,11 @@ type Config struct {
 
 	// Unwritten: rows with a deferred outcome may be spilled.
 	Unwritten bool
+
+	// Whole: a row is spilled only with or after the rows in front of it in its lane, even those
+	// in flight. After a crash, rows that were not spilled are appended to the spilled ones if
+	// no position tells their place, as while polling.
+	Whole bool
 }
 
 // Spiller decides which rows leave memory and which are read back. It is not safe for
@@ -61,6 +66,9 @@ func New(cfg Config, lanes *lane.Set, core Core) *Spiller {
 
 // AllowUnwritten lets rows with a deferred outcome be spilled.
 func (sp *Spiller) AllowUnwritten() { sp.cfg.Unwritten = true }
+
+// SpillWhole sets Config.Whole.
+func (sp *Spiller) SpillWhole() { sp.cfg.Whole = true }
 
 // Lane returns the live lane with a name and creates it if necessary. A lane that was
 // spilled continues.

@@ -39,6 +39,7 @@ type loggedRow struct {
 	id          string
 	key         store.LaneKey
 	unspillable bool
+	refused     bool // once
 	delivered   bool
 	passed      bool // by the checkpoint
 }
@@ -49,7 +50,7 @@ func newSpillModel(t *rapid.T) *spillModel {
 	m := &spillModel{
 		t: t, now: time.Unix(1e9, 0), order: map[store.LaneKey][]string{}, rows: map[string]*loggedRow{},
 		stored: map[store.SpilledRef]store.Item{},
-		cfg:    Config{BatchRows: rapid.IntRange(1, 4).Draw(t, "batch"), BufferRows: rapid.IntRange(4, 16).Draw(t, "buffer"), Unwritten: true},
+		cfg:    Config{BatchRows: rapid.IntRange(1, 4).Draw(t, "batch"), BufferRows: rapid.IntRange(4, 16).Draw(t, "buffer"), Unwritten: true, Whole: rapid.Bool().Draw(t, "whole")},
 	}
 	m.lanes = lane.NewSet(lane.Config{
 		BatchRows: m.cfg.BatchRows, Senders: 2, ClaimAhead: 1, BufferRows: m.cfg.BufferRows, BufferBytes: 1 << 20,
@@ -147,6 +148,67 @@ func (m *spillModel) deliverHead(l *lane.Lane) {
 	m.Wake(l)
 }
 
+// send sends the head of a ready lane.
+func (m *spillModel) send(t *rapid.T) {
+	if l := m.lane(t); l != nil && l.State == lane.Ready {
+		m.lanes.Dequeue(l)
+		l.Send(1)
+	}
+}
+
+// answer answers a request: the row is delivered, is tried again, or its failure is written.
+func (m *spillModel) answer(t *rapid.T) {
+	l := m.lane(t)
+	if l == nil || l.State != lane.Sending && l.State != lane.Writing {
+		return
+	}
+	wrote := l.State == lane.Writing
+	how := rapid.IntRange(0, 2).Draw(t, "answer")
+	switch {
+	case !wrote && how == 0 && l.Rows[0].Copy != lane.CopyWriting: // an outcome waits for the copy
+		l.Write()
+		return
+	case !wrote && how == 1:
+		l.Rest()
+		m.deliverHead(l)
+		return
+	}
+	l.Rest()
+	if wrote {
+		m.sp.Retried(l)
+	}
+	m.Wake(l)
+}
+
+// checkWhole checks that undelivered rows in front of a spilled one are spilled.
+func (m *spillModel) checkWhole(t *rapid.T) {
+	for key, ids := range m.order {
+		if m.lanes.HasRowLanes(key) {
+			continue
+		}
+		behind := ""
+		for _, id := range slices.Backward(ids) {
+			r := m.rows[id]
+			_, stored := m.find(id)
+			switch {
+			case r.delivered:
+			case stored:
+				behind = id
+			case behind != "" && !r.refused && !m.isWriting(r):
+				t.Fatalf("row %s is spilled, and row %s in front of it is not", behind, id)
+			}
+		}
+	}
+}
+
+// isWriting reports whether the outcome of a row is being written.
+func (m *spillModel) isWriting(r *loggedRow) bool {
+	return slices.ContainsFunc(m.lanes.ByAge(), func(l *lane.Lane) bool {
+		return l.Name.LaneKey == r.key && len(l.Rows) > 0 && l.Rows[0].ID == r.id &&
+			(l.State == lane.Writing || l.Rows[0].Copy == lane.CopyWriting) // just retried
+	})
+}
+
 // spill begins or ends a statement that spills rows.
 func (m *spillModel) spill(t *rapid.T) {
 	if len(m.spilling) == 0 {
@@ -158,7 +220,9 @@ func (m *spillModel) spill(t *rapid.T) {
 	refused := make([]bool, len(m.spilling))
 	for i := range m.spilling {
 		it := &m.spilling[i]
-		if refused[i] = m.rows[it.ID].unspillable; !refused[i] {
+		if refused[i] = m.rows[it.ID].unspillable; refused[i] {
+			m.rows[it.ID].refused = true
+		} else {
 			m.stored[store.SpilledRef{Ref: it.Ref, Seq: it.Seq}] = *it
 		}
 	}
@@ -269,6 +333,9 @@ func (m *spillModel) check(t *rapid.T) {
 	if n, most := m.lanes.Memory.Rows(lane.Reloaded), max(1, m.cfg.BufferRows/2)+m.each; n > most {
 		t.Fatalf("reloaded rows: got %d, want at most %d", n, most)
 	}
+	if m.cfg.Whole {
+		m.checkWhole(t)
+	}
 	for _, r := range m.rows {
 		_, stored := m.find(r.id)
 		switch {
@@ -314,7 +381,12 @@ func (m *spillModel) finish(t *rapid.T) {
 			}
 		}
 		for _, l := range m.lanes.ByAge() {
-			if l.State == lane.Ready {
+			switch l.State {
+			case lane.Sending, lane.Writing:
+				l.Rest()
+				m.sp.Retried(l)
+				m.Wake(l)
+			case lane.Ready:
 				m.deliverHead(l)
 			}
 		}
@@ -345,6 +417,8 @@ func TestSpillerAgainstModel(t *testing.T) {
 			"append more":  m.append,
 			"deliver":      m.deliver,
 			"deliver more": m.deliver,
+			"send":         m.send,
+			"answer":       m.answer,
 			"spill":        m.spill,
 			"spill more":   m.spill,
 			"delete":       m.delete,
