@@ -458,3 +458,37 @@ func TestEndedSpillerDoesNothing(t *testing.T) {
 		}
 	})
 }
+
+// A row in flight is spilled before the rows behind it, and a failed one when its failure is written.
+func TestWholeLanesAreSpilledFromTheFront(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newSpillModel(t)
+		m.sp.SpillWhole()
+		l := m.sp.Lane(lane.Name{LaneKey: store.LaneKey{Outbox: "a", Kind: "EVENT", Group: store.GroupOf("g")}})
+		for n := range 3 {
+			rw := &lane.Row{Item: store.Item{Ref: store.Ref{Outbox: "a", ID: fmt.Sprint(n)}, Kind: "EVENT", Group: l.Name.Group, Seq: store.Seq(n + 1)}}
+			m.lanes.Memory.Enter(rw, lane.Buffered)
+			m.sp.Append(l, rw)
+		}
+		writing := rapid.Bool().Draw(t, "writing")
+		if l.Send(1); writing {
+			l.Write()
+		}
+		m.sp.Row(l, l.Rows[2])
+		if writing {
+			l.Rest()
+			m.sp.Retried(l)
+		}
+		var ids []string
+		for _, it := range m.sp.Next(10) {
+			ids = append(ids, it.ID)
+		}
+		want := []string{"0", "1", "2"}
+		if writing {
+			want = []string{"1", "2", "0"}
+		}
+		if !slices.Equal(ids, want) {
+			t.Fatalf("spilled: got %v, want %v", ids, want)
+		}
+	})
+}
