@@ -87,23 +87,53 @@ func (s *Server) readAll(from io.Reader, wire *countingReader, compressed bool, 
 		if len(body) == cap(body) {
 			size := min(max(firstRead, 2*int64(cap(body))), most+1)
 			if !held.grow(memoryFactor * size) {
-				return nil, errNoMemory()
+				held.release()
+				return nil, s.discard(from, wire, compressed, int64(len(body)))
 			}
 			body = append(make([]byte, 0, size), body...)
 		}
 		n, err := from.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
+		if err := s.checkSize(int64(len(body)), wire, compressed); err != nil {
+			return nil, err
+		}
 		switch {
-		case int64(len(body)) > most:
-			return nil, s.tooLarge()
-		case compressed && len(body) > ratioFloor && int64(len(body)) > maxRatio*wire.n:
-			return nil, &fault{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf("body: compressed more than %d to 1; send it uncompressed", maxRatio)}
 		case err == io.EOF:
 			return body, nil
 		case err != nil:
 			return nil, readFault(err)
 		}
 	}
+}
+
+// discard reads the rest of a body that has no room in memory, n bytes of which were read. It tells
+// a client that a body is too large, because repeating such a request does not help.
+func (s *Server) discard(from io.Reader, wire *countingReader, compressed bool, n int64) error {
+	buf := make([]byte, firstRead)
+	for {
+		read, err := from.Read(buf)
+		n += int64(read)
+		if err := s.checkSize(n, wire, compressed); err != nil {
+			return err
+		}
+		switch {
+		case err == io.EOF:
+			return errNoMemory()
+		case err != nil:
+			return readFault(err)
+		}
+	}
+}
+
+// checkSize checks the size of a body, n bytes of which were read. wire counts what arrived of it.
+func (s *Server) checkSize(n int64, wire *countingReader, compressed bool) error {
+	switch {
+	case n > s.cfg.maxBody():
+		return s.tooLarge()
+	case compressed && n > ratioFloor && n > maxRatio*wire.n:
+		return &fault{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf("body: compressed more than %d to 1; send it uncompressed", maxRatio)}
+	}
+	return nil
 }
 
 func (s *Server) tooLarge() error {

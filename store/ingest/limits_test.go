@@ -144,6 +144,10 @@ func TestMemoryAndConnectionsAreBounded(t *testing.T) {
 	if a := f.post(ingest.PostboxPath, "shop-token", large); a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "2" || !strings.Contains(a.Error, "ingest.max-memory") {
 		t.Errorf("the second: answer %d %s", a.status, a.text)
 	}
+	if a, err := f.send(ingest.PostboxPath, "shop-token", &endless{}); err == nil && a.status != http.StatusRequestEntityTooLarge {
+		t.Errorf("a body that is too large while memory is short: answer %d %s", a.status, a.text)
+	}
+	f.expectStatus("413")
 	requests.Go(func() {
 		_, _ = f.send(ingest.PostboxPath, "shop-token", strings.NewReader(message("id", `"small"`)))
 	})
