@@ -21,9 +21,6 @@ SUITES   = \
 	race/store/sqlite
 OWN      = $(sort $(patsubst plain/%,./%,$(patsubst race/%,./%,$(filter-out race/others,$(SUITES)))))
 AT_ONCE ?= 2
-# Tests of a suite wait for servers and clocks most of the time, so more run at a time than
-# there are processors.
-TESTS_AT_ONCE ?= 4
 # A program with the race detector sleeps for a second at its end, mostly for nothing.
 export GORACE ?= atexit_sleep_ms=50
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -66,10 +63,10 @@ test: have-go have-cc ## run all tests beside real servers, the packages' own wi
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) $(MAKE) --no-print-directory -k -j$(AT_ONCE) $(SUITES)
 
 $(filter plain/%,$(SUITES)): plain/%:
-	CGO_ENABLED=0 $(GOTEST) -parallel $(TESTS_AT_ONCE) -trimpath ./$*
+	CGO_ENABLED=0 $(GOTEST) -trimpath ./$*
 
 $(filter-out race/others,$(filter race/%,$(SUITES))): race/%:
-	$(GOTEST) -parallel $(TESTS_AT_ONCE) -race ./$*
+	$(GOTEST) -race ./$*
 
 race/others:
 	$(GOTEST) -race -p 2 $$(go list ./... | grep -vxF "$$(go list $(OWN))")
