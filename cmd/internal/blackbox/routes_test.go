@@ -230,7 +230,8 @@ func deadOptionalRoute(t *testing.T, mode string) {
 
 // While no route fails, three routes write no more rows of tables than one, because legs end in
 // memory and the last one writes the outcome. One route writes no more than an outbox without routes:
-// an outcome for each row. A tenth is for claims and checkpoints, whose number depends on time.
+// an outcome for each row. A tenth is for claims and checkpoints, whose number depends on time. On a
+// busy machine a request may take a second, and its route spills: then the test runs again.
 func TestThreeRoutesWriteAsOneDoes(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
@@ -248,9 +249,18 @@ func TestThreeRoutesWriteAsOneDoes(t *testing.T) {
 		plain := written(func(config string) string {
 			return strings.Replace(config, "routes: [{name: bus, sink: bus, need: required}]", "sink: bus", 1)
 		}, "bus")
-		one, three := written(asIs, "bus"), written(asIs, "bus", "hooks", "copy")
+		most := plain + tupleRows/10
+		least := func(routes ...string) (n int) {
+			for range 3 {
+				if n = written(asIs, routes...); n <= most {
+					break
+				}
+			}
+			return n
+		}
+		one, three := least("bus"), least("bus", "hooks", "copy")
 		t.Logf("%d rows: %d tuples written without routes, %d with one, %d with three", tupleRows, plain, one, three)
-		if most := plain + tupleRows/10; one > most || three > most {
+		if one > most || three > most {
 			t.Errorf("%d tuples written with one route and %d with three, want at most %d", one, three, most)
 		}
 	})
