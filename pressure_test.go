@@ -27,3 +27,32 @@ func TestCheckIntervalFollowsLogGrowth(t *testing.T) {
 	look(0, fastRetainedInterval)               // and halves again
 	look(100<<20, minRetainedInterval)          // the shortest interval
 }
+
+// Rows are spilled so early that the log which is written meanwhile fits below the limit, whatever
+// checkpoints between two checks hide.
+func TestSpillingStartsBeforeTheLimit(t *testing.T) {
+	const limit = 256 << 20
+	for name, c := range map[string]struct {
+		rate, least, most int64 // bytes per second; of the lead
+	}{
+		"idle":   {0, 0, 0},
+		"slow":   {1 << 20, 2 << 20, 3 << 20},
+		"fast":   {20 << 20, 50 << 20, 60 << 20},
+		"a wave": {500 << 20, limit / 2, limit / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var g growth
+			now, retained := time.Now(), int64(0)
+			for i := range 50 {
+				g.timeToGrow(limit/8, retained, now)
+				now, retained = now.Add(200*time.Millisecond), retained+c.rate/5
+				if i%5 == 4 {
+					retained = 0 // a checkpoint was saved
+				}
+			}
+			if got := g.lead(limit); got < c.least || got > c.most {
+				t.Errorf("lead %d, want %d to %d", got, c.least, c.most)
+			}
+		})
+	}
+}
