@@ -140,11 +140,17 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 		if err == nil && standby {
 			err = errStandby // it has not caught up yet
 		}
-		if err != nil {
-			return conn, err
+		if err == nil { // it may have been promoted since it was identified
+			id, err = pglogrepl.IdentifySystem(ctx, conn)
 		}
-		// A server sends only durable WAL, so a crash cannot cause this.
-		return conn, fault.Lostf("the server's WAL ends at %s, but it was read up to %s: the server was restored", id.XLogPos, from)
+		switch {
+		case err != nil:
+			return conn, err
+		case id.Timeline != s.system.Timeline:
+			return conn, timelineChangedError(id.Timeline, s.system.Timeline)
+		case from > id.XLogPos: // a server sends only durable WAL, so a crash cannot cause this
+			return conn, fault.Lostf("the server's WAL ends at %s, but it was read up to %s: the server was restored", id.XLogPos, from)
+		}
 	}
 	return conn, s.checkPublished(ctx)
 }

@@ -93,7 +93,7 @@ func classify(o *store.Outbox, err error) error {
 	case pg.Code == "42P10": // no index for ON CONFLICT
 		return &store.SetupError{
 			Problem: fmt.Sprintf("table %s has no unique index on %s alone, so a repeated id is not found", postgres.TableName(o), o.Layout.Columns.ID),
-			Remedy:  fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", postgres.TableName(o), postgres.Ident(o.Layout.Columns.ID)),
+			Remedy:  fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s); -- a partitioned table refuses it: let the services insert its rows", postgres.TableName(o), postgres.Ident(o.Layout.Columns.ID)),
 		}
 	case pg.Code == "42501":
 		return &store.SetupError{Problem: pg.Message, Remedy: fmt.Sprintf("GRANT SELECT, INSERT ON %s TO the role of the URL;", postgres.TableName(o))}
