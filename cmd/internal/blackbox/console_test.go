@@ -79,10 +79,10 @@ func (p *browserPage) press(text string) {
 	})()`, text))
 }
 
-// signIn opens the page and signs in with a token.
-func (p *browserPage) signIn(url, token string) {
+// signIn signs in with a token, once the page asks for one.
+func (p *browserPage) signIn(token string) {
 	p.t.Helper()
-	p.do(chromedp.Navigate(url), chromedp.WaitVisible("#token"), chromedp.SendKeys("#token", token+"\r"))
+	p.do(chromedp.WaitVisible("#token"), chromedp.SendKeys("#token", token+"\r"))
 	p.sees(`document.querySelectorAll("#nav a").length > 0`)
 }
 
@@ -118,7 +118,8 @@ func TestConsole(t *testing.T) {
 		r := s.run()
 		s.number(1, 200, "i % 10")
 
-		p.signIn(r.admin, "op-token")
+		p.do(chromedp.Navigate(r.admin))
+		p.signIn("op-token")
 		p.shows("Commit → delivered")
 		p.sees(`/in the last hour/.test(document.body.innerText) && /Delivered\s*[1-9]/.test(document.body.innerText)`)
 		s.to.Script(nil)
@@ -159,7 +160,7 @@ func TestConsole(t *testing.T) {
 		p.shoot("overview-phone", "light", 390, 844)
 
 		p.press("Sign out")
-		p.signIn(r.admin, "view-token")
+		p.signIn("view-token")
 		p.shows("Routes")
 		p.sees(`![...document.querySelectorAll("main button")].some((b) => /Pause|Resume/.test(b.innerText))`)
 		p.sees(`fetch("/api/v1/replays", {method: "POST", body: "{}"}).then(async (r) => r.status === 403 && (await r.json()).error.includes("a viewer may not act"))`)

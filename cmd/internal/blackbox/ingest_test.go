@@ -234,6 +234,7 @@ func TestIngestKilled(t *testing.T) {
 		mu.Lock()
 		replicas[0] = s.run()
 		mu.Unlock()
+		s.await(total / 2) // until the test's own session is a new one
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
