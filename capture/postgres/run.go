@@ -127,12 +127,8 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 		return nil, err
 	}
 
-	switch now, was := originOf(id), originOf(s.system); {
-	case now == was:
-	case id.SystemID == s.system.SystemID && id.DBName == s.system.DBName:
-		return conn, timelineChangedError(id.Timeline, s.system.Timeline)
-	default:
-		return conn, fault.Lostf("server, timeline and database are %s, they were %s", now, was)
+	if err := s.checkSystem(id); err != nil {
+		return conn, err
 	}
 
 	if from > id.XLogPos {
@@ -143,16 +139,29 @@ func (s *Source) redial(ctx context.Context, from pglogrepl.LSN) (*pgconn.PgConn
 		if err == nil { // it may have been promoted since it was identified
 			id, err = pglogrepl.IdentifySystem(ctx, conn)
 		}
-		switch {
-		case err != nil:
+		if err == nil {
+			err = s.checkSystem(id)
+		}
+		if err == nil && from > id.XLogPos { // a server sends only durable WAL, so a crash cannot cause this
+			err = fault.Lostf("the server's WAL ends at %s, but it was read up to %s: the server was restored", id.XLogPos, from)
+		}
+		if err != nil {
 			return conn, err
-		case id.Timeline != s.system.Timeline:
-			return conn, timelineChangedError(id.Timeline, s.system.Timeline)
-		case from > id.XLogPos: // a server sends only durable WAL, so a crash cannot cause this
-			return conn, fault.Lostf("the server's WAL ends at %s, but it was read up to %s: the server was restored", id.XLogPos, from)
 		}
 	}
 	return conn, s.checkPublished(ctx)
+}
+
+// checkSystem verifies that a session reads the WAL that the source has read before.
+func (s *Source) checkSystem(id pglogrepl.IdentifySystemResult) error {
+	switch now, was := originOf(id), originOf(s.system); {
+	case now == was:
+		return nil
+	case id.SystemID == s.system.SystemID && id.DBName == s.system.DBName:
+		return timelineChangedError(id.Timeline, s.system.Timeline)
+	default:
+		return fault.Lostf("server, timeline and database are %s, they were %s", now, was)
+	}
 }
 
 // checkSlot verifies, before a stream starts, that slot and publication exist and that
