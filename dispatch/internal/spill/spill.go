@@ -17,15 +17,21 @@ func (sp *Spiller) queue(l *lane.Lane, rw *lane.Row, copied bool) {
 
 // inFront spills the rows of a lane in front of a row.
 func (sp *Spiller) inFront(l *lane.Lane, rw *lane.Row) {
-	for i, before := range l.Rows {
+	for _, before := range l.Rows {
 		if before == rw {
 			return
 		}
-		writing := i == 0 && l.State == lane.Writing
-		if !writing && before.Seq != 0 && before.Copy == lane.NoCopy && before.Stage == lane.Open {
+		if before.Seq != 0 && mayCopy(l, before) {
 			sp.add(l, before, true)
 		}
 	}
+}
+
+// mayCopy reports whether a row may be spilled and kept: it has no copy, and its outcome is not
+// being written.
+func mayCopy(l *lane.Lane, rw *lane.Row) bool {
+	writing := l.State == lane.Writing && len(l.Rows) > 0 && l.Rows[0] == rw
+	return !writing && rw.Copy == lane.NoCopy && rw.Stage == lane.Open
 }
 
 // Retried spills the head of a lane whose failure is written now, if rows behind it are spilled
@@ -61,8 +67,7 @@ func (sp *Spiller) Rows(l *lane.Lane) {
 // outcome that comes meanwhile waits for its copy. It leaves out a row whose outcome is being
 // written and an unspillable row.
 func (sp *Spiller) Row(l *lane.Lane, rw *lane.Row) {
-	writing := l.State == lane.Writing && len(l.Rows) > 0 && l.Rows[0] == rw
-	if !writing && rw.Copy == lane.NoCopy && rw.Stage == lane.Open {
+	if mayCopy(l, rw) {
 		sp.queue(l, rw, true)
 	}
 }
