@@ -157,7 +157,7 @@ type pressure struct {
 	dispatchers  map[string]*dispatch.Dispatcher
 	saveRequests chan<- struct{} // requests a checkpoint save
 
-	overLimitSince time.Time // when the log came near its limit; zero while it is not
+	nearLimitSince time.Time // when the log came near its limit; zero while it is not
 	growth         growth
 }
 
@@ -177,7 +177,7 @@ func (p *pressure) run(ctx context.Context) error {
 		eighth := p.limit(retained) / 8
 		interval := p.growth.timeToGrow(eighth, retained.Bytes, time.Now())
 		p.enforceLimit(retained, time.Now())
-		if wait = retainedInterval; retained.Bytes >= eighth || !p.overLimitSince.IsZero() {
+		if wait = retainedInterval; retained.Bytes >= eighth || !p.nearLimitSince.IsZero() {
 			wait = interval
 		}
 	}
@@ -228,7 +228,7 @@ func (g *growth) lead(limit int64) int64 {
 func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 	limit := p.limit(retained)
 	unsaved := p.progress.current(now).saved.Position == ""
-	near, was := retained.Bytes+p.growth.lead(limit) >= limit || unsaved, !p.overLimitSince.IsZero()
+	near, was := retained.Bytes+p.growth.lead(limit) >= limit || unsaved, !p.nearLimitSince.IsZero()
 	if retained.Bytes >= limit/2 || unsaved {
 		select {
 		case p.saveRequests <- struct{}{}:
@@ -239,7 +239,7 @@ func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 	p.intake.setLogPressure(retained.Bytes >= limit || unsaved)
 	switch {
 	case near && !was:
-		p.overLimitSince = now
+		p.nearLimitSince = now
 		if unsaved {
 			p.log.Info("spilling initial backlog", "reason", "no checkpoint saved yet")
 			break
@@ -247,13 +247,13 @@ func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 		p.log.Warn("retained log near limit; spilling rows", "bytes", retained.Bytes, "limit", limit)
 	case !near && was:
 		p.log.Info("retained log within limit", "bytes", retained.Bytes, "limit", limit)
-		p.overLimitSince = time.Time{}
+		p.nearLimitSince = time.Time{}
 	}
 
 	if near {
 		for name, d := range p.dispatchers {
 			if unsaved || retained.Bytes >= limit || p.holdsLog(name, limit) {
-				d.Spill(now.Sub(p.overLimitSince) >= retainedInterval)
+				d.Spill(now.Sub(p.nearLimitSince) >= retainedInterval)
 			}
 		}
 	}
@@ -264,7 +264,10 @@ func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 func (p *pressure) holdsLog(sink string, limit int64) bool {
 	session := p.progress.current(time.Now())
 	for leg, to := range p.opt().routes() {
-		if bytes := session.logBytes(leg); to == sink && (bytes == nil || *bytes >= limit/4) {
+		if to != sink {
+			continue
+		}
+		if bytes := session.logBytes(leg); bytes == nil || *bytes >= limit/4 {
 			return true
 		}
 	}
