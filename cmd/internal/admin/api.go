@@ -131,11 +131,10 @@ func isLoopbackHost(header string) bool {
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, _ := marshal(v) // of the API's own types
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // the client may have disconnected
+	_, _ = w.Write(body) // the client may have disconnected
 }
 
 // errorStatus returns the HTTP status of an error.
