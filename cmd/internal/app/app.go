@@ -108,15 +108,13 @@ func Run(ctx context.Context, o Options) error {
 	defer stop()
 	p.memory.start(o.Config.TotalBufferBytes(), ingest.MaxMemory)
 	go p.memory.release(memory)
-	if o.Config.Settings.Admin.Listen != "" {
-		go p.figures.run(memory, metrics)
-	}
 	stopAdmin, err := p.serveAdmin(ctx, reg, relay.Requests)
 	if err != nil {
 		return err
 	}
 
-	stopNotices, stopReloads := p.startNotices(ctx), p.reloader.start(ctx)
+	stopNotices := inBackground(context.WithoutCancel(ctx), p.notifier.Run) // it sends what the end causes
+	stopReloads := inBackground(ctx, p.reloader.run)
 	err = p.relayRows(ctx, reg, relay.Run)
 	stopReloads()
 	stopNotices()
@@ -172,7 +170,19 @@ func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, open
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
-	return func() error { cancel(); return <-done }, nil
+	stopFigures := inBackground(ctx, func(ctx context.Context) { p.figures.run(ctx, p.metrics) })
+	return func() error { cancel(); stopFigures(); return <-done }, nil
+}
+
+// inBackground runs a function until the context ends or stop is called, which waits for it.
+func inBackground(ctx context.Context, run func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		run(ctx)
+	}()
+	return func() { cancel(); <-done }
 }
 
 // updateGauges updates the gauges of the dispatchers and the source. It runs for every

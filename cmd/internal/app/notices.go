@@ -1,8 +1,6 @@
 package app
 
 import (
-	"context"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/notices"
@@ -26,15 +24,4 @@ func (p *program) rowAge() (age notices.Age) {
 		age.Rows += s.Waiting
 	}
 	return age
-}
-
-// startNotices sends notices until stop is called, which waits for the last ones.
-func (p *program) startNotices(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		p.notifier.Run(ctx)
-	}()
-	return func() { cancel(); <-done }
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"net/http"
@@ -35,7 +36,7 @@ func TestNoticesOfARelay(t *testing.T) {
 	if err := p.notifier.Configure(&cfg); err != nil {
 		t.Fatal(err)
 	}
-	stop := p.startNotices(t.Context())
+	stop := inBackground(context.WithoutCancel(t.Context()), p.notifier.Run)
 	defer stop()
 	expect := func(texts ...string) {
 		t.Helper()

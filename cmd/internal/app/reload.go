@@ -54,17 +54,6 @@ func (r *reloader) run(ctx context.Context) {
 	}
 }
 
-// start starts run. stop ends it and waits for it.
-func (r *reloader) start(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.run(ctx)
-	}()
-	return func() { cancel(); <-done }
-}
-
 // Reload implements admin.Reloader. It applies all changes of the configuration or none.
 func (r *reloader) Reload(ctx context.Context) (admin.Reloaded, error) {
 	r.mu.Lock()
