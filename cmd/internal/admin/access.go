@@ -132,7 +132,7 @@ func cookieName(r *http.Request) string {
 	return "sluicebox_" + port
 }
 
-// allowsHost reports whether the relay answers to a Host header. A rebound name is none of these.
+// allowsHost reports whether the relay answers to a Host header. It answers to no rebound name.
 func (a *access) allowsHost(header string) bool {
 	host, _, err := net.SplitHostPort(header)
 	if err != nil {

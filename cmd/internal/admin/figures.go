@@ -39,7 +39,7 @@ type ConfigText struct {
 	YAML string `json:"yaml"`
 }
 
-// pageEndpoints serves what the page shows besides the status.
+// pageEndpoints serves the data of the page that are not part of the status.
 func (h *handler) pageEndpoints(mux *http.ServeMux, cfg Config) {
 	if cfg.Actions != nil {
 		h.actionEndpoint(mux, cfg.Actions)

@@ -28,7 +28,7 @@ type Config struct {
 	// Token is the bearer token, or "" for none. It is required for every address except
 	// loopback.
 	Token string
-	// ViewerToken is the bearer token of those who may read only, or "" for none. It needs Token.
+	// ViewerToken is the bearer token that only reads, or "" for none. It needs Token.
 	ViewerToken string
 	// Hosts are further names of the relay in URLs, without a port. The relay refuses names that
 	// it does not know.

@@ -157,7 +157,7 @@ func TestDashboardNamesKnownMetrics(t *testing.T) {
 	}
 }
 
-// The plain manifests are what the chart renders: `make chart` writes the sum of the chart's
+// The chart renders the plain manifests: `make chart` writes the sum of the chart's
 // files into them.
 func TestManifestsAreOfTheChart(t *testing.T) {
 	root := filepath.Join("..", "..", "..")

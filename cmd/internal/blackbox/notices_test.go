@@ -15,7 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// A receiver that fails opens its circuit breaker: a webhook and a command are told, and told again
+// A receiver that fails opens its circuit breaker: a webhook and a command get a notice, and another
 // when it works. The stop of the relay waits for the notices.
 func TestNotices(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ type Settings struct {
 	Checkpoint   Checkpoint      `yaml:"checkpoint" doc:"Retained log, checkpoints and the sweep."`
 	Admin        Admin           `yaml:"admin" doc:"HTTP endpoints for probes and metrics."`
 	Ingest       *Ingest         `yaml:"ingest" doc:"An HTTP server that takes rows from services, see [ingest.md](ingest.md). Every relay of a name has one, also while it stands by. Without the section there is none."`
-	Notices      *notices.Config `yaml:"notices" doc:"Tells a webhook or a command of conditions that need somebody, and of their end; see [operating.md](operating.md#notices). Without the section nobody is told."`
+	Notices      *notices.Config `yaml:"notices" doc:"Calls a webhook or a command when a condition needs somebody, and when it has ended; see [operating.md](operating.md#notices). Without the section there are no notices."`
 	Tracing      *tracing.Config `yaml:"tracing" doc:"Exports the way of rows as spans of OpenTelemetry; see [operating.md](operating.md#traces). tracing: {} takes all from the variables OTEL_…. Without the section there are spans only if OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set."`
 	Log          Log             `yaml:"log" doc:"The log on standard error."`
 	Outboxes     []Outbox        `yaml:"outboxes" doc:"The outbox tables, each with its layout and its sink or its routes."`

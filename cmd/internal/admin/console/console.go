@@ -14,8 +14,8 @@ const Path = "/console/"
 //go:embed assets
 var assets embed.FS
 
-// policy allows what the page consists of: its own scripts and styles, none of them inline, and
-// requests to the relay. A payload that got into the page as markup could run nothing.
+// policy allows the page's own scripts and styles, none of them inline, and requests to the
+// relay. A payload that got into the page as markup could run nothing.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
