@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.uber.org/goleak"
 
+	capture "github.com/sluicebox/sluicebox/capture/mongo"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/layouts"
 	"github.com/sluicebox/sluicebox/store/ledger"
@@ -25,6 +26,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestWriter(t *testing.T) {
 	url := servers.Mongo(t)
 	outboxtest.Run(t, &database{url, servers.OpenMongo(t, url)})
+}
+
+// TestRelay relays the documents of a service without a state, and with one.
+func TestRelay(t *testing.T) {
+	url := servers.Mongo(t)
+	outboxtest.RunRelays(t, &database{url, servers.OpenMongo(t, url)}, capture.Database{URL: url}, "debezium", "outbox-messages")
 }
 
 type database struct {

@@ -5,6 +5,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	capture "github.com/sluicebox/sluicebox/capture/mysql"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/layouts"
 	"github.com/sluicebox/sluicebox/store/ledger"
@@ -20,6 +21,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestWriter(t *testing.T) {
 	for _, f := range servers.Spread(t, servers.Flavours()) {
 		t.Run(string(f), func(t *testing.T) { outboxtest.Run(t, &database{f.Database(t)}) })
+	}
+}
+
+// TestRelay relays the rows of a service from a table without a state, and from one with a state.
+func TestRelay(t *testing.T) {
+	for _, f := range servers.Flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			t.Parallel()
+			db := &database{f.Database(t)}
+			outboxtest.RunRelays(t, db, capture.Database{URL: db.url}, "debezium", "outbox-messages")
+		})
 	}
 }
 

@@ -3,18 +3,44 @@ package outboxtest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/layouts"
 	"github.com/sluicebox/sluicebox/store/outbox"
 )
 
 // Service writes rows in a transaction of a service, and ends it.
 type Service func(t *testing.T, o *outbox.Outbox, commit bool, rows ...outbox.Row) ([]string, error)
+
+// RunRelays runs RunRelay on the table of each named layout, whose rows have no id yet. of is the
+// database of the relay.
+func RunRelays(t *testing.T, db Database, of sluicebox.Database, names ...string) {
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			p, _ := layouts.Named(name)
+			d, err := p.Define(db.Kind(), p.Schemas[db.Kind()].Table)
+			if err != nil {
+				t.Fatal(err)
+			}
+			db.Create(t, d)
+			s := &suite{db: db, box: store.Outbox{Name: "box", Table: d.Table, Kind: p.Kind, Layout: *p.Layout(db.Kind() == layouts.MongoDB)}}
+			var rows []outbox.Row
+			for n := range 3 {
+				row := s.row(t, n)
+				row.ID, row.Payload = "", fmt.Appendf(nil, `{"n": %d}`, n) // as JSON columns store it
+				rows = append(rows, row)
+			}
+			RunRelay(t, of, s.box, db.Service, rows...)
+		})
+	}
+}
 
 // RunRelay runs a relay beside a service. The rows of a transaction that commits arrive in order
 // and whole, and those of one that is rolled back never do.
@@ -52,7 +78,11 @@ func RunRelay(t *testing.T, db sluicebox.Database, of store.Outbox, write Servic
 	}
 	// A table without a state has no rows of before: the relay must read its log first.
 	receive(t, connected, ended)
-	if _, err := write(t, o, false, rows...); err != nil {
+	rolled := slices.Clone(rows)
+	for i := range rolled {
+		rolled[i].Payload = []byte(`{"rolled": "back"}`)
+	}
+	if _, err := write(t, o, false, rolled...); err != nil {
 		t.Fatal(err)
 	}
 	ids, err := write(t, o, true, rows...)

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/goleak"
 	_ "modernc.org/sqlite"
 
+	capture "github.com/sluicebox/sluicebox/capture/sqlite"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/layouts"
 	"github.com/sluicebox/sluicebox/store/ledger"
@@ -19,14 +20,23 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestWriter(t *testing.T) {
+func TestWriter(t *testing.T) { outboxtest.Run(t, open(t)) }
+
+// TestRelay relays the rows of a service.
+func TestRelay(t *testing.T) {
+	db := open(t)
+	outboxtest.RunRelays(t, db, capture.Database{URL: "sqlite://" + db.path}, "outbox-messages")
+}
+
+func open(t *testing.T) *database {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "outbox.db")
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(20000)&_txlock=immediate&_pragma=journal_mode(WAL)")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	outboxtest.Run(t, &database{path, db})
+	return &database{path, db}
 }
 
 type database struct {
