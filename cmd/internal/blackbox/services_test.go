@@ -29,22 +29,26 @@ type language struct {
 }
 
 // writer is a file of deploy/writers. url returns the URL that its library takes for a database, or
-// "" if it has no such databases.
+// "" if it has no such databases. inbox: a file of deploy/inbox has the same library.
 type writer struct {
-	name string
-	url  func(database *url.URL) string
+	name  string
+	url   func(database *url.URL) string
+	inbox bool
 }
 
 func languages() []*language {
 	return []*language{
-		{name: "java", command: javaService, sources: []string{"writers/java/*.java", "inbox/*.java"}, writers: []writer{{"jdbc", jdbcURL}, {"spring", jdbcURL}}},
+		{
+			name: "java", command: javaService, sources: []string{"writers/java/*.java", "inbox/*.java"},
+			writers: []writer{{"jdbc", jdbcURL, true}, {"spring", jdbcURL, false}, {"mongo", urlOf("mongodb", ""), true}},
+		},
 		{
 			name: "python", command: pythonService, sources: []string{"writers/python/*.py", "inbox/*.py"},
-			writers: []writer{{"psycopg", urlOf("postgres", "")}, {"sqlalchemy", alchemyURL}, {"pymongo", urlOf("mongodb", "")}},
+			writers: []writer{{"psycopg", urlOf("postgres", ""), true}, {"sqlalchemy", alchemyURL, true}, {"pymongo", urlOf("mongodb", ""), true}},
 		},
 		{
 			name: "typescript", command: typescriptService, sources: []string{"writers/typescript/*.ts", "writers/typescript/tsconfig.json", "writers/typescript/package.json", "inbox/*.ts"},
-			writers: []writer{{"pg", urlOf("postgres", "")}, {"mysql2", urlOf("mysql", "mysql")}, {"mongodb", urlOf("mongodb", "")}},
+			writers: []writer{{"pg", urlOf("postgres", ""), true}, {"mysql2", urlOf("mysql", "mysql"), true}, {"mongodb", urlOf("mongodb", ""), true}},
 		},
 	}
 }

@@ -47,12 +47,12 @@ type writtenRow struct {
 // The code of deploy/writers and deploy/inbox in each language. Each writer runs on each of its
 // databases: the rows of a committed transaction arrive in order, with type, group and trace context;
 // those of a transaction that was rolled back never do. With the table of the README, and as a table of
-// Debezium. On all servers, with both tables each:
+// Debezium. Each inbox drops duplicates in each of its databases. On all servers, with both tables each:
 //
 //	SLUICEBOX_TEST_VERSIONS=all go test -v -run TestServices ./cmd/internal/blackbox
 func TestServices(t *testing.T) {
 	t.Parallel()
-	targets := writersTargets(t)
+	targets, inboxes := writersTargets(t), inboxDatabases(t)
 	t.Run("in", func(t *testing.T) {
 		for _, l := range languages() {
 			t.Run(l.name, func(t *testing.T) {
@@ -61,17 +61,19 @@ func TestServices(t *testing.T) {
 				for _, target := range targets {
 					target.writeWith(t, s, l)
 				}
-				aVersion(t, func(t *testing.T, version int) { testInbox(t, servers.Database(t, version), inboxOf(s, l)) })
+				aVersion(t, func(t *testing.T, version int) { testInbox(t, servers.Database(t, version), inboxesOf(s, l, inboxes)) })
 			})
 		}
 	})
 	for _, target := range targets {
 		target.check()
 	}
+	for _, in := range inboxes {
+		in.checkRemoval(t)
+	}
 }
 
-// writersTargets returns the targets, with their relays started. By default MongoDB and MySQL or MariaDB
-// have one table only.
+// writersTargets returns the targets, with their relays started. By default only PostgreSQL has both tables.
 func writersTargets(t *testing.T) (all []*writersTarget) {
 	t.Helper()
 	every := os.Getenv("SLUICEBOX_TEST_VERSIONS") != ""
@@ -80,7 +82,7 @@ func writersTargets(t *testing.T) (all []*writersTarget) {
 		target.start()
 		all = append(all, target)
 	}
-	for _, h := range kinds(t) {
+	for _, h := range serviceHosts(t) {
 		for _, stateful := range []bool{true, false} {
 			if stateful || h.kind.postgres || every {
 				at := h.database(t)
@@ -98,6 +100,17 @@ func writersTargets(t *testing.T) (all []*writersTarget) {
 	}
 	for _, target := range all {
 		target.relay.waitFor("source connected")
+	}
+	return all
+}
+
+// serviceHosts are a PostgreSQL, MySQL and MariaDB, or those of them that are selected.
+func serviceHosts(t *testing.T) (all []host) {
+	for _, version := range servers.Spread(t, servers.Versions()) {
+		all = append(all, postgresHost(version))
+	}
+	for _, f := range servers.Chosen(servers.Flavours()) {
+		all = append(all, mysqlHost(f))
 	}
 	return all
 }

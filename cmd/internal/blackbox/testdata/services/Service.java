@@ -1,3 +1,6 @@
+import com.mongodb.ConnectionString;
+import com.mongodb.client.MongoClient;
+import com.mongodb.client.MongoClients;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
@@ -12,6 +15,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executors;
 import java.util.function.Function;
 import javax.sql.DataSource;
+import org.bson.Document;
 import org.springframework.context.annotation.AnnotationConfigApplicationContext;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.DataSourceTransactionManager;
@@ -28,6 +32,7 @@ import static java.nio.charset.StandardCharsets.UTF_8;
  */
 public class Service {
     private static final Map<String, AnnotationConfigApplicationContext> contexts = new ConcurrentHashMap<>();
+    private static final Map<String, MongoClient> clients = new ConcurrentHashMap<>();
 
     public static void main(String[] args) throws IOException {
         var server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
@@ -38,6 +43,7 @@ public class Service {
         server.start();
         System.out.println(server.getAddress().getPort());
         System.in.readAllBytes();
+        clients.values().forEach(MongoClient::close);
         server.stop(0);
         threads.shutdown();
     }
@@ -73,15 +79,29 @@ public class Service {
     static Object write(Map<String, List<String>> form) throws Exception {
         Function<String, String> get = key -> form.containsKey(key) ? form.get(key).get(0) : null;
         String url = get.apply("url"), order = get.apply("order"), status = get.apply("status"), traceparent = get.apply("traceparent");
-        boolean postgres = url.startsWith("jdbc:postgresql:");
-        if (get.apply("writer").equals("jdbc")) {
-            OutboxJdbc.save(new DriverManagerDataSource(url), postgres ? OutboxJdbc.POSTGRES : OutboxJdbc.MYSQL, order, status, events(form), traceparent);
-        } else if (postgres) {
-            context(url).getBean(OutboxSpring.class).save(order, status, events(form), traceparent);
+        var events = events(form);
+        if (get.apply("writer").equals("mongo")) {
+            OutboxMongo.save(client(url), database(url), order, status, events, traceparent);
+        } else if (get.apply("writer").equals("jdbc")) {
+            OutboxJdbc.save(new DriverManagerDataSource(url), isPostgres(url) ? OutboxJdbc.POSTGRES : OutboxJdbc.MYSQL, order, status, events, traceparent);
+        } else if (isPostgres(url)) {
+            context(url).getBean(OutboxSpring.class).save(order, status, events, traceparent);
         } else {
-            context(url).getBean(OutboxSpringMySQL.class).save(order, status, events(form), traceparent);
+            context(url).getBean(OutboxSpringMySQL.class).save(order, status, events, traceparent);
         }
         return "";
+    }
+
+    static boolean isPostgres(String url) {
+        return url.startsWith("jdbc:postgresql:");
+    }
+
+    static MongoClient client(String url) {
+        return clients.computeIfAbsent(url, MongoClients::create);
+    }
+
+    static String database(String url) {
+        return new ConnectionString(url).getDatabase();
     }
 
     /** The events of the form, and then an error if it asks for one. */
@@ -119,12 +139,25 @@ public class Service {
     }
 
     static Object receive(Map<String, List<String>> form) throws Exception {
-        String id = form.get("id").get(0);
-        return Inbox.receive(new DriverManagerDataSource(form.get("url").get(0)), form.get("kind").get(0), id, c -> {
-            try (var insert = c.prepareStatement("INSERT INTO effects (id) VALUES (?)")) {
-                insert.setString(1, id);
+        String url = form.get("url").get(0), kind = form.get("kind").get(0), id = form.get("id").get(0);
+        Runnable end = () -> {
+            if (form.containsKey("fail")) {
+                throw new IllegalStateException("the service fails after its rows");
+            }
+        };
+        if (form.get("writer").get(0).equals("mongo")) {
+            return InboxMongo.receive(client(url), database(url), kind, id, session -> {
+                client(url).getDatabase(database(url)).getCollection("effects").insertOne(session, new Document("kind", kind).append("id", id));
+                end.run();
+            });
+        }
+        return InboxJdbc.receive(new DriverManagerDataSource(url), isPostgres(url) ? InboxJdbc.POSTGRES : InboxJdbc.MYSQL, kind, id, c -> {
+            try (var insert = c.prepareStatement("INSERT INTO effects (kind, id) VALUES (?, ?)")) {
+                insert.setString(1, kind);
+                insert.setString(2, id);
                 insert.executeUpdate();
             }
+            end.run();
         });
     }
 }

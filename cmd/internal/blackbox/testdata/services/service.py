@@ -16,7 +16,9 @@ import psycopg
 import pymongo
 import sqlalchemy
 
-import inbox
+import inbox_psycopg
+import inbox_pymongo
+import inbox_sqlalchemy
 import outbox_psycopg
 import outbox_pymongo
 import outbox_sqlalchemy
@@ -45,10 +47,28 @@ def write(form):
         outbox_pymongo.save(client(url), *rest)
 
 
+EFFECT = "INSERT INTO effects (kind, id) VALUES "
+
+
 def receive(form):
-    id = form["id"][0]
-    with psycopg.connect(form["url"][0]) as conn:
-        return inbox.receive(conn, form["kind"][0], id, lambda c: c.execute("INSERT INTO effects (id) VALUES (%s)", (id,)))
+    writer, url, kind, id = (form[key][0] for key in ("writer", "url", "kind", "id"))
+
+    def effect(on):
+        if writer == "psycopg":
+            on.execute(EFFECT + "(%s, %s)", (kind, id))
+        elif writer == "sqlalchemy":
+            on.execute(sqlalchemy.text(EFFECT + "(:kind, :id)"), {"kind": kind, "id": id})
+        else:
+            client(url).get_default_database().effects.insert_one({"kind": kind, "id": id}, session=on)
+        if "fail" in form:
+            raise RuntimeError("the service fails after its rows")
+
+    if writer == "psycopg":
+        with psycopg.connect(url) as conn:
+            return inbox_psycopg.receive(conn, kind, id, effect)
+    if writer == "sqlalchemy":
+        return inbox_sqlalchemy.receive(engine(url), kind, id, effect)
+    return inbox_pymongo.receive(client(url), kind, id, effect)
 
 
 class Handler(BaseHTTPRequestHandler):

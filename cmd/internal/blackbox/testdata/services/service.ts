@@ -8,7 +8,9 @@ import { text } from "node:stream/consumers";
 import { MongoClient } from "mongodb";
 import mysql from "mysql2/promise";
 import pg from "pg";
-import { receive } from "./inbox.js";
+import * as inboxMongodb from "./inbox-mongodb.js";
+import * as inboxMysql2 from "./inbox-mysql2.js";
+import * as inboxPg from "./inbox-pg.js";
 import * as outboxMongodb from "./outbox-mongodb.js";
 import * as outboxMysql2 from "./outbox-mysql2.js";
 import * as outboxPg from "./outbox-pg.js";
@@ -32,13 +34,24 @@ function* events(form: URLSearchParams) {
   if (form.has("fail")) throw new Error("the service fails after its rows");
 }
 
+// receive has a row as its effect, and then an error if the form asks for one.
+async function receive(form: URLSearchParams): Promise<boolean> {
+  const [writer, url, kind, id] = ["writer", "url", "kind", "id"].map((key) => form.get(key)!) as [string, string, string, string];
+  const end = () => { if (form.has("fail")) throw new Error("the service fails after its rows"); };
+  const effect = "INSERT INTO effects (kind, id) VALUES ";
+  switch (writer) {
+    case "pg": return inboxPg.receive(pgPool(url), kind, id, (client) => client.query(effect + "($1, $2)", [kind, id]).then(end));
+    case "mysql2": return inboxMysql2.receive(mysqlPool(url), kind, id, (conn) => conn.execute(effect + "(?, ?)", [kind, id]).then(end));
+    default: {
+      const client = mongoClient(url);
+      return inboxMongodb.receive(client, kind, id, (session) => client.db().collection("effects").insertOne({ kind, id }, { session }).then(end));
+    }
+  }
+}
+
 async function answer(path: string, form: URLSearchParams): Promise<unknown> {
   const get = (key: string) => form.get(key)!;
-  if (path === "/receive") {
-    return receive(pgPool(get("url")), get("kind"), get("id"), async (client) => {
-      await client.query("INSERT INTO effects (id) VALUES ($1)", [get("id")]);
-    });
-  }
+  if (path === "/receive") return receive(form);
   const rest = [get("order"), get("status"), events(form), form.get("traceparent") ?? undefined] as const;
   switch (get("writer")) {
     case "pg": return outboxPg.save(pgPool(get("url")), ...rest);
