@@ -152,9 +152,12 @@ type LegRow struct {
 	Ref              // of the row, not of a leg
 	Matched []string // the legs of the row
 	Done    []string // they delivered the row, or need not
-	Failed  []string // each has a FAILED record, unless that was discarded
+	Failed  []string // each has a FAILED record
 	Spilled []string // each has a copy among the spilled rows
 	Again   []string // they are to deliver the row, also if their marks have passed it: it was set back
+	// Discarded are the legs whose FAILED record was discarded. They have ended, and the status of
+	// the row does not depend on them any more.
+	Discarded []string
 	// Retries are the counted failures of legs, by route.
 	Retries map[string]LegRetry
 }
@@ -169,7 +172,8 @@ type LegRetry struct {
 // leader, or the log brings the row again for them.
 func (r *LegRow) Missing() []string {
 	return slices.DeleteFunc(slices.Clone(r.Matched), func(name string) bool {
-		return slices.Contains(r.Done, name) || slices.Contains(r.Failed, name) || slices.Contains(r.Spilled, name)
+		return slices.Contains(r.Done, name) || slices.Contains(r.Failed, name) || slices.Contains(r.Spilled, name) ||
+			slices.Contains(r.Discarded, name)
 	})
 }
 

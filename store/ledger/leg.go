@@ -34,6 +34,7 @@ type legRow struct {
 	Failed  []string            `json:"failed,omitempty"`
 	Spilled []string            `json:"spilled,omitempty"`
 	Again   []string            `json:"again,omitempty"`
+	Gone    []string            `json:"discarded,omitempty"`
 	Retries map[string]legRetry `json:"retries,omitempty"`
 }
 
@@ -43,7 +44,9 @@ type legRetry struct {
 }
 
 func recordOfLegs(r *store.LegRow) *legRow {
-	rec := &legRow{Outbox: text(r.Outbox), ID: text(r.ID), Matched: r.Matched, Done: r.Done, Failed: r.Failed, Spilled: r.Spilled, Again: r.Again}
+	rec := &legRow{
+		Outbox: text(r.Outbox), ID: text(r.ID), Matched: r.Matched, Done: r.Done, Failed: r.Failed, Spilled: r.Spilled, Again: r.Again, Gone: r.Discarded,
+	}
 	for route, retry := range r.Retries {
 		if rec.Retries == nil {
 			rec.Retries = map[string]legRetry{}
@@ -56,7 +59,7 @@ func recordOfLegs(r *store.LegRow) *legRow {
 func (r *legRow) ref() store.Ref { return store.Ref{Outbox: string(r.Outbox), ID: string(r.ID)} }
 
 func (r *legRow) value() *store.LegRow {
-	v := &store.LegRow{Ref: r.ref(), Matched: r.Matched, Done: r.Done, Failed: r.Failed, Spilled: r.Spilled, Again: r.Again}
+	v := &store.LegRow{Ref: r.ref(), Matched: r.Matched, Done: r.Done, Failed: r.Failed, Spilled: r.Spilled, Again: r.Again, Discarded: r.Gone}
 	for route, retry := range r.Retries {
 		if v.Retries == nil {
 			v.Retries = map[string]store.LegRetry{}
@@ -200,7 +203,7 @@ func (l *Ledger) SpillLegs(ctx context.Context, epoch store.Epoch, items []store
 }
 
 // changeLegs changes the records of the rows of legs, in a transaction. rows are named by their
-// legs; rows of other outboxes are ignored. A record that change leaves empty is deleted.
+// legs; rows of other outboxes are ignored. A record that is of no use afterwards is deleted.
 func (l *Ledger) changeLegs(ctx context.Context, tx Tx, rows []store.Ref, change func(rec *legRow, route string)) error {
 	var keys []string
 	for _, row := range rows {
@@ -230,7 +233,7 @@ func (l *Ledger) changeLegs(ctx context.Context, tx Tx, rows []store.Ref, change
 		change(rec, of.route)
 	}
 	for key, rec := range records {
-		if len(rec.Done)+len(rec.Failed)+len(rec.Spilled)+len(rec.Again)+len(rec.Retries) == 0 {
+		if rec.isOver() {
 			gone[key] = true
 			delete(records, key)
 		}
@@ -252,11 +255,19 @@ func (r *legRow) reopened(route string) {
 	delete(r.Retries, route)
 }
 
-// discarded removes a leg, because nobody is to deliver the row for it any more. What is left of
-// the row is up to the caller.
+// discarded ends a leg, because nobody is to deliver the row for it any more.
 func (r *legRow) discarded(route string) {
-	r.Matched, r.Failed = without(r.Matched, route), without(r.Failed, route)
+	r.Failed, r.Again = without(r.Failed, route), without(r.Again, route)
+	r.Gone = append(without(r.Gone, route), route)
 	delete(r.Retries, route)
+}
+
+// isOver reports whether the record says nothing, or that every leg has ended and none is FAILED.
+func (r *legRow) isOver() bool {
+	if len(r.Failed)+len(r.Spilled) > 0 {
+		return false
+	}
+	return len(r.Done)+len(r.Again)+len(r.Gone)+len(r.Retries) == 0 || len(r.value().Missing()) == 0
 }
 
 func without(names []string, name string) []string {

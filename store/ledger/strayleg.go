@@ -317,7 +317,7 @@ func (m *legMove) changeRows(ctx context.Context, outbox, route string, change f
 
 // routes are all lists of names of routes.
 func (r *legRow) routes() []*[]string {
-	return []*[]string{&r.Matched, &r.Done, &r.Failed, &r.Spilled, &r.Again}
+	return []*[]string{&r.Matched, &r.Done, &r.Failed, &r.Spilled, &r.Again, &r.Gone}
 }
 
 // rename gives a route another name.

@@ -285,3 +285,27 @@ func TestRowsOfAnOutboxWithoutRoutesAreStray(t *testing.T) {
 		t.Errorf("got strays %+v, want orders/hooks", got)
 	}
 }
+
+// A FAILED row of a leg that was discarded is no reason to fail the row, and its record follows the names of
+// routes.
+func TestRenameLegMovesWhatWasDiscarded(t *testing.T) {
+	r := &legRig{}
+	r.open(t, "bus", "hooks")
+	it := legItem("orders/hooks", "1", 1)
+	end := store.LegEnd{Of: store.Ref{Outbox: "orders", ID: "1"}, Outcome: store.Outcome{Ref: it.Ref, Status: store.Failed, Error: "400", Row: &it, At: time.Now()}}
+	end.Record = &store.LegRow{Ref: end.Of, Matched: []string{"bus", "hooks"}, Failed: []string{"hooks"}}
+	if err := r.SettleLegs(t.Context(), r.epoch, []store.LegEnd{end}); err != nil {
+		t.Fatal(err)
+	}
+	if refs, err := r.Discard(t.Context(), r.epoch, store.DeadLetterFilter{Outbox: "orders/hooks"}, 1); err != nil || len(refs) != 1 {
+		t.Fatal(refs, err)
+	}
+	r.open(t, "bus", "web")
+	if err := r.RenameLeg(t.Context(), r.epoch, "orders", "hooks", "web"); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := r.LegRows(t.Context(), []store.Ref{end.Of})
+	if err != nil || rows[0] == nil || !slices.Equal(rows[0].Discarded, []string{"web"}) || !slices.Equal(rows[0].Missing(), []string{"bus"}) {
+		t.Errorf("got record %+v, %v", rows[0], err)
+	}
+}

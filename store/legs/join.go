@@ -53,9 +53,9 @@ func (p *plan) names(legs store.LegSet) (names []string) {
 const claimFresh = 5 * time.Second
 
 // join is what is known of a row whose legs are not over. It is pure. A leg that matched is in
-// exactly one of done, failed and spilled, or in none of them.
+// exactly one of done, failed, spilled and discarded, or in none of them.
 type join struct {
-	matched, done, failed, spilled store.LegSet
+	matched, done, failed, spilled, discarded store.LegSet
 
 	// live are the legs that hold the row in memory and nowhere else. holders are those that
 	// claimed the row and have neither ended nor given it back.
@@ -107,7 +107,7 @@ func (j *join) lacks(p *plan) store.Status {
 
 // redeliver opens the legs that decided the outcome of a row which is open in its table nevertheless.
 func (j *join) redeliver(p *plan) {
-	legs, _ := p.needed(j.matched)
+	legs, _ := j.needed(p)
 	legs &= j.done
 	j.done, j.live, j.again = j.done&^legs, j.live|legs, j.again|legs
 	j.behind = j.recorded
@@ -129,13 +129,15 @@ func (j *join) restore(p *plan, rec *store.LegRow) {
 	if j.recorded = rec != nil; rec == nil {
 		rec = &store.LegRow{}
 		j.done |= j.spilled // the copy has ended with the record
+		j.discarded |= j.failed
 	}
-	wasFailed, matched := j.failed, p.box.RouteSet(rec.Matched)
+	wasFailed := j.failed
+	j.matched |= p.box.RouteSet(rec.Matched)
 	j.failed, j.spilled, j.again = p.box.RouteSet(rec.Failed), p.box.RouteSet(rec.Spilled), p.box.RouteSet(rec.Again)
-	j.matched = j.matched&^(wasFailed&^j.failed) | matched // a FAILED leg that it does not name was discarded
-	j.done = (j.done | p.box.RouteSet(rec.Done)) &^ (j.failed | j.spilled)
-	j.live &^= j.done | j.failed | j.spilled
-	j.holders &^= j.done | j.failed
+	j.discarded |= p.box.RouteSet(rec.Discarded)
+	j.done = (j.done | p.box.RouteSet(rec.Done)) &^ (j.failed | j.spilled | j.discarded)
+	j.live &^= j.ended() | j.spilled
+	j.holders &^= j.ended()
 	if wasFailed&^j.failed != 0 { // a requeue opens the row
 		j.settled, j.claimedAt = j.verdict(p) != 0, time.Time{}
 	}
@@ -155,7 +157,7 @@ func (j *join) record(p *plan, row store.Ref) *store.LegRow {
 	}
 	rec := &store.LegRow{
 		Ref: row, Matched: p.names(j.matched), Done: p.names(j.done), Failed: p.names(j.failed), Spilled: p.names(j.spilled),
-		Again: p.names(j.again & j.matched &^ (j.done | j.failed)),
+		Again: p.names(j.again & j.matched &^ j.ended()), Discarded: p.names(j.discarded),
 	}
 	for i, retry := range j.retries {
 		if rec.Retries == nil {
@@ -167,10 +169,21 @@ func (j *join) record(p *plan, row store.Ref) *store.LegRow {
 }
 
 // open are the legs that have the row in memory or are to get it.
-func (j *join) open() store.LegSet { return j.matched &^ (j.done | j.failed | j.spilled) }
+func (j *join) open() store.LegSet { return j.matched &^ (j.ended() | j.spilled) }
+
+// ended are the legs that are over with the row.
+func (j *join) ended() store.LegSet { return j.done | j.failed | j.discarded }
+
+// takes reports whether a leg is to deliver the row.
+func (j *join) takes(leg int) bool { return (j.matched &^ j.ended()).Has(leg) }
 
 // over reports whether every leg has ended.
-func (j *join) over() bool { return j.matched&^(j.done|j.failed) == 0 }
+func (j *join) over() bool { return j.matched&^j.ended() == 0 }
+
+// needed returns the legs that decide the status of the row; see plan.needed.
+func (j *join) needed(p *plan) (legs store.LegSet, anyOf bool) {
+	return p.needed(j.matched &^ j.discarded)
+}
 
 // idle reports whether no leg needs the join in memory.
 func (j *join) idle() bool { return j.live|j.holders == 0 && !j.behind }
@@ -199,7 +212,7 @@ func (j *join) dropRetry(leg int) {
 
 // verdict returns the status that the ends of the legs give the row; 0 if it is open.
 func (j *join) verdict(p *plan) store.Status {
-	legs, anyOf := p.needed(j.matched)
+	legs, anyOf := j.needed(p)
 	if j.unmarked && j.open() != 0 {
 		return 0 // the row is all that tells a successor of its open legs
 	}
@@ -219,7 +232,7 @@ func (j *join) verdict(p *plan) store.Status {
 // reason returns why the legs made the row FAILED: the first needed route that failed, with its
 // error and its count.
 func (j *join) reason(p *plan) (text string, retries int) {
-	legs, _ := p.needed(j.matched)
+	legs, _ := j.needed(p)
 	for i := range (legs & j.failed).All() {
 		return "route " + p.box.Routes[i].Name + ": " + j.retries[i].Error, j.retries[i].Count
 	}
@@ -264,7 +277,7 @@ func (j *join) counts(leg int, o *store.Outcome) bool {
 // next returns what an outcome of a leg requires, and the join after it.
 func (j *join) next(p *plan, leg int, o *store.Outcome) (end, join) {
 	after := *j
-	if !j.matched.Has(leg) || (j.done | j.failed).Has(leg) {
+	if !j.takes(leg) {
 		return ended, after
 	}
 	after.settleLeg(leg, o)
@@ -311,9 +324,9 @@ func (j *join) requeue(p *plan, leg int) (open bool) {
 	return !j.settled
 }
 
-// discard removes a FAILED leg.
+// discard ends a FAILED leg: nobody is to deliver the row for it any more.
 func (j *join) discard(leg int) {
-	j.matched, j.failed = j.matched.Without(leg), j.failed.Without(leg)
+	j.discarded, j.failed = j.discarded.With(leg), j.failed.Without(leg)
 	j.dropRetry(leg)
 }
 
@@ -321,7 +334,7 @@ func (j *join) discard(leg int) {
 func (j *join) answer(p *plan, leg int, r *store.ClaimRow, at time.Time) (a store.ClaimAnswer, known bool) {
 	a = store.ClaimAnswer{Result: store.Claimed, RetryCount: j.retries[leg].Count, Unwritten: j.unwritten}
 	switch {
-	case !j.matched.Has(leg) || (j.done | j.failed).Has(leg):
+	case !j.takes(leg):
 		return store.ClaimAnswer{Result: store.AlreadySettled}, true
 	case j.settled && !r.WantPayload && !p.dropsSettled(j.matched, leg):
 		a.Unwritten = true
@@ -372,7 +385,7 @@ func (j *join) drop(leg int) {
 
 // dropOpen is drop, unless the leg has ended.
 func (j *join) dropOpen(leg int) {
-	if j.matched.Has(leg) && !(j.done | j.failed).Has(leg) {
+	if j.takes(leg) {
 		j.drop(leg)
 	}
 }

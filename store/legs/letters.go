@@ -64,41 +64,51 @@ func (s *Store) reopen(ctx context.Context, epoch store.Epoch, leg legOf, ids []
 	return err
 }
 
-// Discard implements store.DeadLetters. A row of which no leg is left is deleted from its table.
+// Discard implements store.DeadLetters. A row of which no leg is left is deleted from its table. That
+// comes first: if the call is cut short, the leg's row is FAILED still, and may be discarded again.
 func (s *Store) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) (refs []store.Ref, err error) {
 	leg, is := s.legs[f.Outbox]
 	if !is {
 		return s.Store.Discard(ctx, epoch, f, limit)
 	}
 	err = s.withLetters(ctx, f, limit, func(ctx context.Context, some store.DeadLetterFilter) error {
+		if err := s.discardRows(ctx, epoch, leg, some.IDs); err != nil {
+			return err
+		}
 		got, err := s.Store.Discard(ctx, epoch, some, len(some.IDs))
 		if err != nil {
 			return err
 		}
-		refs = append(refs, got...)
-		var ids []string
-		var ends []store.LegEnd
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		for _, ref := range got {
-			row := leg.row(ref.ID)
-			e := s.rows[row]
-			if e.discard(leg.index); e.over() && e.failed == 0 {
-				ids = append(ids, ref.ID)
-				ends = append(ends, store.LegEnd{Outcome: store.Outcome{Ref: ref, Status: store.Pending}, Of: row})
-			}
+			s.rows[leg.row(ref.ID)].discard(leg.index)
 		}
-		s.mu.Unlock()
-		if len(ids) == 0 {
-			return nil
-		}
-		if box := leg.plan.box; !box.Layout.LogOnly() {
-			if _, err := s.Store.Discard(ctx, epoch, store.DeadLetterFilter{Outbox: box.Name, IDs: ids}, len(ids)); err != nil {
-				return err
-			}
-		}
-		return s.SettleLegs(ctx, epoch, ends)
+		refs = append(refs, got...)
+		return nil
 	})
 	return refs, err
+}
+
+// discardRows deletes the rows of which the discard of a leg leaves no leg.
+func (s *Store) discardRows(ctx context.Context, epoch store.Epoch, leg legOf, ids []string) error {
+	over := store.DeadLetterFilter{Outbox: leg.plan.box.Name}
+	s.mu.Lock()
+	for _, id := range ids {
+		after := s.rows[leg.row(id)].join
+		if !after.failed.Has(leg.index) {
+			continue // it is no letter any more
+		}
+		if after.discard(leg.index); after.over() && after.failed == 0 {
+			over.IDs = append(over.IDs, id)
+		}
+	}
+	s.mu.Unlock()
+	if len(over.IDs) == 0 || leg.plan.box.Layout.LogOnly() {
+		return nil
+	}
+	_, err := s.Store.Discard(ctx, epoch, over, len(over.IDs))
+	return err
 }
 
 // withLetters calls do with filters that name the selected rows of a leg. The rows are busy

@@ -53,8 +53,10 @@ type truth struct {
 	// again allows the row once more: the leg's mark was below it at a start, or the answer
 	// about its end was lost.
 	again bool
+	// discarded: it was FAILED, and nobody is to deliver it any more.
+	discarded bool
 	// free: nothing is expected of the row, because another program settled it, or its content
-	// was lost with the log, or it was discarded.
+	// was lost with the log.
 	free bool
 }
 
@@ -135,6 +137,9 @@ func (m *model) place(index int, seq store.Seq, r Row, ticket bool) {
 	for i := range to[0].All() {
 		if m.legs[i][index].failed && m.cut[index] && !m.tables.status(id(index)).Settled() {
 			m.reopen(i, index)
+		}
+		if tr := m.legs[i][index]; tr.discarded && m.cut[index] && !m.tables.status(id(index)).Settled() {
+			tr.discarded, tr.ended = false, false // the row was set back, and nothing is left that tells of the discard
 		}
 		if m.lanes[i][index] != nil {
 			continue // a sweep found it again
@@ -470,6 +475,38 @@ func (m *model) requeue(t *rapid.T) {
 	}
 }
 
+// discard deletes FAILED rows of a leg. If its answer is lost, the relay goes on or begins again.
+func (m *model) discard(t *rapid.T) {
+	m.t = t
+	leg := rapid.IntRange(0, len(m.lanes)-1).Draw(t, "leg")
+	f := store.DeadLetterFilter{Outbox: m.leg(leg)}
+	m.tables.fault = rapid.SampledFrom([]fault{noFault, unwritten, unread}).Draw(t, "fault")
+	m.tables.later = rapid.IntRange(0, 1).Draw(t, "later")
+	_, err := m.s.Discard(m.ctx, m.epoch, f, rapid.IntRange(1, 2).Draw(t, "rows"))
+	m.tables.fault, m.tables.later = noFault, 0
+	if err != nil && !errors.Is(err, errFault) {
+		t.Fatal(err)
+	}
+	crashes := err != nil && rapid.Bool().Draw(t, "crashes")
+	left, err := m.s.Failed(m.ctx, f, 1<<20, false)
+	m.check(err)
+	for n, tr := range m.legs[leg] {
+		if tr.failed && !slices.ContainsFunc(left, func(d store.DeadLetter) bool { return index(d.ID) == n }) {
+			tr.failed, tr.discarded, tr.retries = false, true, 0
+		}
+	}
+	for n := range m.log {
+		for i := range m.legs {
+			tr, status := m.legs[i][n], m.tables.status(id(n))
+			tr.free = tr.free || status == 0                                 // the call was cut short behind the row
+			tr.again = tr.again || m.cut[n] && !status.Settled() && tr.ended // the row is open, and perhaps no record is left
+		}
+	}
+	if crashes {
+		m.crash(t)
+	}
+}
+
 // setBack lets an operator set a FAILED row back in its table.
 func (m *model) setBack(t *rapid.T) {
 	m.t = t
@@ -526,7 +563,7 @@ func TestLegsAgainstModel(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"": m.invariants, "insert": m.insert, "read": m.readLog, "read more": m.readLog, "deliver": m.deliver, "deliver more": m.deliver,
 			"give back": m.giveBack, "spill": m.spill, "reload": m.reload, "save": m.save, "crash": m.crash, "lose log": m.loseLog,
-			"sweep": m.sweep, "forget": m.forget, "requeue": m.requeue, "set back": m.setBack, "interfere": m.interfere,
+			"sweep": m.sweep, "forget": m.forget, "requeue": m.requeue, "discard": m.discard, "set back": m.setBack, "interfere": m.interfere,
 		})
 		m.drain(rt)
 	})

@@ -31,7 +31,7 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 			it := &items[todo[k]]
 			leg := s.legs[it.Outbox]
 			after := s.rows[leg.row(it.ID)].join
-			if !after.matched.Has(leg.index) || (after.done | after.failed).Has(leg.index) {
+			if !after.takes(leg.index) {
 				s.mu.Unlock()
 				return &store.RefusedError{Err: fmt.Errorf("spill row %q of outbox %s: it has ended, or was not begun", it.ID, it.Outbox)}
 			}

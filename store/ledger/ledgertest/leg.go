@@ -168,9 +168,24 @@ func (b *bench) testLegFailed(t *testing.T) {
 		t.Errorf("discarded %+v, %v", refs, err)
 	}
 	two = legRow(2, "", "", "bus")
-	two.Matched = []string{"bus"}
+	two.Discarded = []string{"hooks"}
 	l.wantLegs(t, "discarded", []store.LegRow{one, two}, "a/hooks 1")
 	l.wantLetters(t)
+	l.discardBesideMissing(t, one, two)
+}
+
+// discardBesideMissing: the record stays while a leg is missing, and goes with the last FAILED leg.
+func (l *legs) discardBesideMissing(t *testing.T, others ...store.LegRow) {
+	t.Helper()
+	three, four := legRow(3, "", "hooks", ""), legRow(4, "", "hooks", "")
+	four.Matched = []string{"hooks"}
+	l.settleLegs(t, legEnd("a/hooks", 3, store.Failed, &three), legEnd("a/hooks", 4, store.Failed, &four))
+	if refs, err := l.Discard(ctx(t), l.epoch, store.DeadLetterFilter{Outbox: "a/hooks"}, 5); err != nil || len(refs) != 2 {
+		t.Errorf("discarded %+v, %v", refs, err)
+	}
+	three = legRow(3, "", "", "")
+	three.Discarded = []string{"hooks"}
+	l.wantLegs(t, "discarded beside a missing leg", append(others, three), "a/hooks 1")
 }
 
 // testReopenLegs: a FAILED leg that is opened is to deliver the row again, and no dead letter. It may

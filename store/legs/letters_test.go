@@ -1,0 +1,76 @@
+package legs
+
+import (
+	"testing"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// discard discards the FAILED row of a leg.
+func (r *rig) discard(leg string) {
+	r.t.Helper()
+	refs, err := r.Discard(r.t.Context(), r.epoch, store.DeadLetterFilter{Outbox: "orders/" + leg}, 10)
+	if err != nil || len(refs) != 1 {
+		r.t.Fatal(refs, err)
+	}
+}
+
+// TestDiscardBesideAnOpenLeg: the record of a row outlives the discard of a leg's FAILED row while another
+// leg has not ended. So the leg does not get the row again, and the other one completes it.
+func TestDiscardBesideAnOpenLeg(t *testing.T) {
+	for _, c := range []struct {
+		routes, end string
+		status      store.Status
+		record      string
+	}{
+		{"bus hooks", "bus", store.Completed, ""},
+		{"bus hooks", "bus!", store.Failed, "/bus/"},
+		{"any: bus hooks", "bus!", store.Failed, "/bus/"},
+		{"bus? hooks?", "bus", store.Completed, ""},
+	} {
+		t.Run(c.routes+": "+c.end, func(t *testing.T) {
+			r := newRig(t, c.routes)
+			r.begin("1", Row{})
+			r.end("hooks!", "1")
+			r.discard("hooks")
+			r.restart()
+			r.wantBegin(r.begin("1", Row{Known: r.known("1")}), "bus")
+			if a := r.claim("hooks", "1"); a.Result != store.AlreadySettled {
+				t.Errorf("claim of a discarded row: %+v", a)
+			}
+			r.end(c.end, "1")
+			r.want("1", c.status, c.record)
+		})
+	}
+}
+
+// TestDiscardBetweenLookUpAndBegin: a leg that has not ended gets the row also if the FAILED row of another
+// is discarded between the look-up of the record and Begin.
+func TestDiscardBetweenLookUpAndBegin(t *testing.T) {
+	r := newRig(t, "bus hooks")
+	r.begin("1", Row{})
+	r.end("hooks!", "1")
+	r.restart()
+	known := r.known("1")
+	r.discard("hooks")
+	r.wantBegin(r.begin("1", Row{Passed: r.set("hooks"), Known: known}), "bus")
+	r.end("bus", "1")
+	r.want("1", store.Completed, "")
+}
+
+// TestDiscardIsNoMissingLeg: a start that gives missing legs copies gives none to a leg whose FAILED row was
+// discarded.
+func TestDiscardIsNoMissingLeg(t *testing.T) {
+	r := newRig(t, "bus hooks")
+	r.begin("1", Row{})
+	r.spill("bus", "1")
+	r.end("hooks!", "1")
+	r.discard("hooks")
+	r.restart()
+	if err := r.AdoptMissing(t.Context(), r.epoch); err != nil {
+		t.Fatal(err)
+	}
+	r.want("1", store.Pending, "//bus")
+	r.end("bus*", "1")
+	r.want("1", store.Completed, "")
+}
