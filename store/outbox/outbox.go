@@ -27,8 +27,11 @@ type Row struct {
 }
 
 // Writer writes rows in transactions of its own, for a program that receives rows from others.
-// A service that owns the data writes in its own transaction instead; see New. The table needs a
-// unique index on the id alone, so a partitioned one whose key is not the id has no writer.
+// A service that owns the data writes in its own transaction instead; see New.
+//
+// If no unique index of a table is on the id alone, as in a table that is partitioned by its time,
+// its writers write one after another, and look for the ids first. PostgreSQL, MySQL and MariaDB may
+// have such tables. There a writer does not find the id of a row that a service has not committed yet.
 type Writer interface {
 	// Write writes rows durably, and returns a result for each, by position. It writes them
 	// in their order. It may be called concurrently.

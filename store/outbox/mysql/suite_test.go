@@ -20,7 +20,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestWriter(t *testing.T) {
 	for _, f := range servers.Spread(t, servers.Flavours()) {
-		t.Run(string(f), func(t *testing.T) { outboxtest.Run(t, &database{f.Database(t)}) })
+		t.Run(string(f), func(t *testing.T) { outboxtest.Run(t, &database{url: f.Database(t)}) })
+	}
+}
+
+// TestPartitionedWriter writes into a table that is partitioned by its time, which takes several rows of
+// an id.
+func TestPartitionedWriter(t *testing.T) {
+	for _, f := range servers.Spread(t, servers.Flavours()) {
+		outboxtest.Run(t, &database{url: f.Database(t), partitioned: true}, "outbox-messages")
 	}
 }
 
@@ -29,19 +37,26 @@ func TestRelay(t *testing.T) {
 	for _, f := range servers.Flavours() {
 		t.Run(string(f), func(t *testing.T) {
 			t.Parallel()
-			db := &database{f.Database(t)}
+			db := &database{url: f.Database(t)}
 			outboxtest.RunRelays(t, db, capture.Database{URL: db.url}, "debezium", "outbox-messages")
 		})
 	}
 }
 
-type database struct{ url string }
+type database struct {
+	url         string
+	partitioned bool
+}
 
 func (*database) Kind() layouts.Database { return layouts.MySQL }
 
 func (d *database) Create(t *testing.T, of *layouts.Definition) {
 	utf8 := "ALTER DATABASE CHARACTER SET utf8mb4" // not the default of MariaDB 10
 	servers.ExecMySQL(t, d.url, append([]string{utf8}, of.Statements...)...)
+	if d.partitioned {
+		servers.ExecMySQL(t, d.url, "ALTER TABLE "+of.Table+" DROP PRIMARY KEY, ADD PRIMARY KEY (id, created_at)",
+			"ALTER TABLE "+of.Table+" PARTITION BY KEY (created_at) PARTITIONS 2")
+	}
 }
 
 func (d *database) Writer(t *testing.T) outbox.Writer {

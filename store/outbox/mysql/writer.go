@@ -3,11 +3,13 @@
 package mysql
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -54,6 +56,9 @@ func NewWriter(url, application string) (outbox.Writer, error) {
 		MaxRows: maxRows, MaxBytes: maxBytes,
 		// INSERT IGNORE would also cut texts, and ON DUPLICATE KEY hides other unique indexes.
 		Duplicate: func(err error) bool { return code(err) == 1062 },
+		Shared:    shared,
+		Lock:      lock,
+		Unlock:    unlock,
 		Mine:      "0",
 		Columns:   describe,
 		Text:      "CAST(%s AS CHAR)",
@@ -72,15 +77,54 @@ const (
 	maxSessions = 4
 )
 
+// shared reports whether no unique index is on the id alone, as in a table that is partitioned by
+// another column.
+func shared(ctx context.Context, db *sql.DB, o *store.Outbox) (is bool, err error) {
+	err = db.QueryRowContext(ctx, `SELECT NOT EXISTS (
+	SELECT 1 FROM information_schema.statistics WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ? AND non_unique = 0
+	GROUP BY index_name HAVING COUNT(*) = 1 AND MAX(column_name) = ? AND MAX(sub_part) IS NULL)`, schema(o), o.Table, o.Layout.Columns.ID).Scan(&is)
+	return is, err
+}
+
+const (
+	// lockName is the name of the lock of a table's writers. A name has at most 64 characters.
+	lockName = "SHA2(CONCAT('sluicebox rows ', COALESCE(?, DATABASE()), '.', ?), 224)"
+	// lockWait bounds the wait for other writers, in seconds.
+	lockWait = 10
+)
+
+// lock ends the writes of other writers until unlock.
+func lock(ctx context.Context, tx *sql.Tx, o *store.Outbox) error {
+	var got sql.NullBool
+	if err := tx.QueryRowContext(ctx, "SELECT GET_LOCK("+lockName+", ?)", schema(o), o.Table, lockWait).Scan(&got); err != nil {
+		return err
+	}
+	if !got.Bool {
+		return fmt.Errorf("lock the writers of %s: another writer takes longer than %d s", relay.TableName(o), lockWait)
+	}
+	return nil
+}
+
+func unlock(ctx context.Context, c *sql.Conn, o *store.Outbox) error {
+	ctx, cancel := context.WithTimeout(ctx, lockWait*time.Second)
+	defer cancel()
+	_, err := c.ExecContext(ctx, "DO RELEASE_LOCK("+lockName+")", schema(o), o.Table)
+	return err
+}
+
+// schema is the outbox's, NULL for that of the session.
+func schema(o *store.Outbox) any {
+	if o.Schema == "" {
+		return nil
+	}
+	return o.Schema
+}
+
 // describe returns the type json for JSON of MySQL only. In MariaDB such a column is a text. The
 // default is a parenthesis for an expression, which DEFAULT(column) does not compute.
 func describe(o *store.Outbox) (query string, args []any) {
-	var schema any
-	if o.Schema != "" {
-		schema = o.Schema
-	}
 	return `SELECT column_name, CONCAT(data_type, IF(column_type LIKE '%unsigned%', ' unsigned', '')), IF(extra LIKE '%DEFAULT_GENERATED%', '(', IF(column_default IS NULL OR column_default = 'NULL', NULL, ''))
-FROM information_schema.columns WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?`, []any{schema, o.Table}
+FROM information_schema.columns WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?`, []any{schema(o), o.Table}
 }
 
 // same compares a value as a column of the type stores it. Texts are compared by their bytes,

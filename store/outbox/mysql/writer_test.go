@@ -20,7 +20,7 @@ func TestContents(t *testing.T) {
 }
 
 func testContents(t *testing.T, f servers.Flavour) {
-	db := &database{f.Database(t)}
+	db := &database{url: f.Database(t)}
 	spaces := "r"
 	if f == servers.MariaDB {
 		spaces = "c" // its JSON is a text

@@ -33,6 +33,14 @@ func TestWriter(t *testing.T) {
 	}
 }
 
+// TestPartitionedWriter writes into tables that are partitioned by their time, which take several rows of
+// an id.
+func TestPartitionedWriter(t *testing.T) {
+	for _, version := range servers.Spread(t, servers.Versions()) {
+		outboxtest.Run(t, &database{url: servers.Database(t, version), partitioned: true}, "outbox-messages", "postbox")
+	}
+}
+
 // TestRelay relays the rows of a service from a table without a state, from one whose ids the
 // database makes, and from the WAL alone.
 func TestRelay(t *testing.T) {
@@ -80,14 +88,23 @@ func TestRelay(t *testing.T) {
 }
 
 type database struct {
-	url string
-	sql bool // services use database/sql
+	url         string
+	sql         bool // services use database/sql
+	partitioned bool
 }
 
 func (*database) Kind() layouts.Database { return layouts.Postgres }
 
 func (d *database) Create(t *testing.T, of *layouts.Definition) {
 	servers.Exec(t, d.url, strings.Join(of.Statements, "\n"))
+	if d.partitioned {
+		servers.Exec(t, d.url, strings.NewReplacer("TABLE", of.Table).Replace(`
+ALTER table TABLE RENAME TO whole;
+CREATE table TABLE (LIKE whole INCLUDING DEFAULTS, PRIMARY KEY (id, created_at)) PARTITION BY HASH (created_at);
+CREATE table TABLE_0 PARTITION OF TABLE FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+CREATE table TABLE_1 PARTITION OF TABLE FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+DROP table whole;`))
+	}
 }
 
 func (d *database) Writer(t *testing.T) outbox.Writer {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -44,6 +45,8 @@ func NewWriter(url, application string) (outbox.Writer, error) {
 		MaxRows:    maxRows,
 		MaxBytes:   maxBytes,
 		OnConflict: " ON CONFLICT (%s) DO NOTHING",
+		Shared:     shared,
+		Lock:       lock,
 		Mine:       "o.xmin = pg_current_xact_id()::xid",
 		Columns:    describe,
 		Text:       "%s::text",
@@ -70,6 +73,30 @@ const (
 	maxStatements = 32
 )
 
+// shared reports whether a table is partitioned by another column than its id, because its unique
+// indexes then have that column too.
+func shared(ctx context.Context, db *sql.DB, o *store.Outbox) (is bool, err error) {
+	err = db.QueryRowContext(ctx, `SELECT c.relkind = 'p' AND NOT EXISTS (
+	SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+	WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attname = $2)
+FROM pg_class c WHERE c.oid = to_regclass($1)`, postgres.TableName(o), o.Layout.Columns.ID).Scan(&is)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil // the INSERT reports it
+	}
+	return is, err
+}
+
+// lockClass is the first key of the advisory locks of writers, "slui" in ASCII. The second one is the table's.
+const lockClass = 0x736c7569
+
+// lock ends the writes of other writers until the transaction ends. A session whose program is cut
+// off would keep the lock, so it may be idle for 30 s only.
+func lock(ctx context.Context, tx *sql.Tx, o *store.Outbox) error {
+	_, err := tx.ExecContext(ctx, `SELECT set_config('idle_in_transaction_session_timeout', '30s', true), pg_advisory_xact_lock($1, $2::regclass::oid::int)`,
+		lockClass, postgres.TableName(o))
+	return err
+}
+
 // same compares the texts of two values of the column's type, because json has no equality, and
 // that of jsonb takes 1 for 1.0.
 func same(column, value string) string {
@@ -93,7 +120,7 @@ func classify(o *store.Outbox, err error) error {
 	case pg.Code == "42P10": // no index for ON CONFLICT
 		return &store.SetupError{
 			Problem: fmt.Sprintf("table %s has no unique index on %s alone, so a repeated id is not found", postgres.TableName(o), o.Layout.Columns.ID),
-			Remedy:  fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s); -- a partitioned table refuses it: let the services insert its rows", postgres.TableName(o), postgres.Ident(o.Layout.Columns.ID)),
+			Remedy:  fmt.Sprintf("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);", postgres.TableName(o), postgres.Ident(o.Layout.Columns.ID)),
 		}
 	case pg.Code == "42501":
 		return &store.SetupError{Problem: pg.Message, Remedy: fmt.Sprintf("GRANT SELECT, INSERT ON %s TO the role of the URL;", postgres.TableName(o))}

@@ -4,9 +4,11 @@ package tables
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/outbox"
@@ -27,6 +29,13 @@ type Server struct {
 	// was; Duplicate then recognises the error.
 	OnConflict string
 	Duplicate  func(err error) bool
+	// Shared reports whether the table takes several rows of an id, because no unique index is on
+	// the id alone. Then Lock, a statement in the transaction, ends the writes of other writers,
+	// and Unlock follows the transaction's end, unless it is nil.
+	// Shared is nil if the database has no such tables.
+	Shared func(ctx context.Context, db *sql.DB, o *store.Outbox) (bool, error)
+	Lock   func(ctx context.Context, tx *sql.Tx, o *store.Outbox) error
+	Unlock func(ctx context.Context, c *sql.Conn, o *store.Outbox) error
 	// Mine is the condition that the transaction itself inserted a row, o.
 	Mine string
 	// Columns is the query for the name, the type and the default of each column, whose
@@ -52,12 +61,22 @@ type Writer struct {
 	mu     sync.Mutex
 	db     *sql.DB // nil until the first call
 	closed bool
+	shared map[string]answer // of Shared, by the table
 }
+
+// answer is an answer of Shared. A table may change while its rows are written, so it is asked for
+// again after sharedAge.
+type answer struct {
+	shared bool
+	at     time.Time
+}
+
+const sharedAge = time.Minute
 
 var _ outbox.Writer = (*Writer)(nil)
 
 // NewWriter returns a writer. It opens no connection.
-func NewWriter(s *Server) *Writer { return &Writer{server: s} }
+func NewWriter(s *Server) *Writer { return &Writer{server: s, shared: map[string]answer{}} }
 
 // Write implements outbox.Writer.
 func (w *Writer) Write(ctx context.Context, of *store.Outbox, rows []outbox.Row) ([]outbox.Written, error) {
@@ -79,9 +98,38 @@ func (w *Writer) write(ctx context.Context, o *outbox.Outbox, rows []outbox.Row)
 	}
 	return batch.Write(ctx, o, &w.clock, rows, func(ctx context.Context, rows []batch.Row) ([]outbox.Written, error) {
 		t := &transaction{Server: w.server, o: o.Outbox()}
+		var err error
+		if t.locked, err = w.isShared(ctx, db, o.Outbox()); err != nil {
+			return nil, w.server.Classify(o.Outbox(), err)
+		}
+		if t.locked {
+			written, err := t.runLocked(ctx, db, rows)
+			return written, w.server.Classify(o.Outbox(), err)
+		}
 		written, err := t.run(ctx, db, rows)
 		return written, w.server.Classify(o.Outbox(), err)
 	})
+}
+
+// isShared reports whether the table takes several rows of an id.
+func (w *Writer) isShared(ctx context.Context, db *sql.DB, o *store.Outbox) (bool, error) {
+	if w.server.Shared == nil {
+		return false, nil
+	}
+	table := w.server.Table(o)
+	w.mu.Lock()
+	known, ok := w.shared[table]
+	w.mu.Unlock()
+	if ok && time.Since(known.at) < sharedAge {
+		return known.shared, nil
+	}
+	shared, err := w.server.Shared(ctx, db, o)
+	if err == nil {
+		w.mu.Lock()
+		w.shared[table] = answer{shared, time.Now()}
+		w.mu.Unlock()
+	}
+	return shared, err
 }
 
 // pool returns the pool, which it opens once.
@@ -113,15 +161,41 @@ func (w *Writer) Close() {
 // transaction writes a batch in one transaction.
 type transaction struct {
 	*Server
-	o  *store.Outbox
-	tx *sql.Tx
+	o      *store.Outbox
+	tx     *sql.Tx
+	locked bool // no other writer writes
 }
 
-func (t *transaction) run(ctx context.Context, db *sql.DB, rows []batch.Row) (all []outbox.Written, err error) {
+// runLocked is run while no other writer writes.
+func (t *transaction) runLocked(ctx context.Context, db *sql.DB, rows []batch.Row) (_ []outbox.Written, err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if t.Unlock != nil && t.Unlock(context.WithoutCancel(ctx), conn, t.o) != nil {
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // the server unlocks at the session's end
+		}
+		_ = conn.Close() // to the pool
+	}()
+	return t.run(ctx, conn, rows)
+}
+
+// beginner is a pool or a session.
+type beginner interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
+func (t *transaction) run(ctx context.Context, db beginner, rows []batch.Row) (all []outbox.Written, err error) {
 	if t.tx, err = db.BeginTx(ctx, t.Options); err != nil {
 		return nil, err
 	}
 	defer func() { _ = t.tx.Rollback() }() // after a commit it does nothing
+	if t.locked {
+		if err := t.Lock(ctx, t.tx, t.o); err != nil {
+			return nil, err
+		}
+	}
 	for len(rows) > 0 {
 		n := t.fitting(rows)
 		written, err := t.write(ctx, rows[:n])
@@ -154,6 +228,13 @@ func (t *transaction) write(ctx context.Context, rows []batch.Row) ([]outbox.Wri
 			written[i].Created = rows[i].Created
 		}
 	}
+	if t.locked && rows[0].ID != "" {
+		rest, err := t.compare(ctx, rows, written)
+		if err == nil && len(rest) > 0 {
+			_, err = t.insert(ctx, rest)
+		}
+		return written, err
+	}
 	n, err := t.insert(ctx, rows)
 	if err == nil && n == len(rows) {
 		return written, nil
@@ -161,23 +242,10 @@ func (t *transaction) write(ctx context.Context, rows []batch.Row) ([]outbox.Wri
 	if err != nil && (t.Duplicate == nil || !t.Duplicate(err)) {
 		return nil, err
 	}
-	found, cause := t.find(ctx, rows)
-	if cause != nil {
-		return nil, cause
-	}
-	var rest []batch.Row
-	for i := range rows {
-		switch f := found[i]; {
-		case !f.exists:
-			rest = append(rest, rows[i])
-		case f.mine && f.same:
-		case f.same:
-			written[i].Created, written[i].Repeated = f.created, true
-		default:
-			written[i].Created, written[i].Conflict = f.created, true
-		}
-	}
+	rest, cause := t.compare(ctx, rows, written)
 	switch {
+	case cause != nil:
+		return nil, cause
 	case err == nil && len(rest) > 0:
 		return nil, batch.ErrAgain // a row that was there has been deleted since
 	case err != nil && len(rest) == len(rows):
@@ -189,6 +257,26 @@ func (t *transaction) write(ctx context.Context, rows []batch.Row) ([]outbox.Wri
 	return written, nil
 }
 
+// compare compares rows with those of their ids, and returns the rows that the table has not.
+func (t *transaction) compare(ctx context.Context, rows []batch.Row, written []outbox.Written) (rest []batch.Row, err error) {
+	found, err := t.find(ctx, rows)
+	if err != nil {
+		return nil, err
+	}
+	for i := range rows {
+		switch f := found[i]; {
+		case !f.exists:
+			rest = append(rest, rows[i])
+		case f.mine && f.same:
+		case f.same:
+			written[i].Created, written[i].Repeated = f.created, true
+		default:
+			written[i].Created, written[i].Conflict = f.created, true
+		}
+	}
+	return rest, nil
+}
+
 // insert returns how many rows it inserted.
 func (t *transaction) insert(ctx context.Context, rows []batch.Row) (int, error) {
 	fields := make([][]outbox.Field, len(rows))
@@ -196,7 +284,7 @@ func (t *transaction) insert(ctx context.Context, rows []batch.Row) (int, error)
 		fields[i] = rows[i].Fields
 	}
 	s := t.Insert(t.o, fields...)
-	if t.OnConflict != "" && rows[0].ID != "" {
+	if t.OnConflict != "" && rows[0].ID != "" && !t.locked {
 		fmt.Fprintf(&s.SQL, t.OnConflict, t.Ident(t.o.Layout.Columns.ID))
 	}
 	done, err := t.tx.ExecContext(ctx, s.SQL.String(), s.Args...)
