@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
@@ -216,6 +217,21 @@ func (c *conn) rights(ctx context.Context) (rights, error) {
 	return r, nil
 }
 
+// LackingPrivileges returns the actions that the user of a client may not perform on a collection, and
+// the statements for mongosh that grant them. Without access control there are none.
+func LackingPrivileges(ctx context.Context, in *mongo.Collection, actions ...string) (user string, lacks []string, grant string, err error) {
+	db := in.Database()
+	r, err := (&conn{client: db.Client(), db: db}).rights(ctx)
+	if err != nil {
+		return "", nil, "", err
+	}
+	if lacks = r.lacks(db.Name(), in.Name(), actions); len(lacks) > 0 {
+		role := "write_" + in.Name()
+		grant = strings.Join(r.grantRole(role, []privilege{privilegeOn(db.Name(), in.Name(), actions...)}), "\n")
+	}
+	return r.user, lacks, grant, nil
+}
+
 // lacks returns the actions that the user may not perform on a collection.
 func (r *rights) lacks(database, collection string, actions []string) []string {
 	if r.unrestricted {
@@ -260,28 +276,35 @@ func written(v any) string {
 	return string(text)
 }
 
+// asAdministrator is a line before statements for mongosh.
+const asAdministrator = "// as an administrator"
+
 // grant returns the mongosh statements that grant the missing actions. The first time it
 // creates a least-privilege role with everything the relay needs. If the user already has
 // that role, it adds only the missing actions.
 func (r *rights) grant(s *Store, database string, lacks privilege) []string {
 	name := "sluicebox_" + s.name
-	const administrator = "// as an administrator"
 	switch {
 	case slices.Contains(r.roles, name):
-		return []string{administrator, fmt.Sprintf("db.getSiblingDB(\"admin\").grantPrivilegesToRole(%q, %s);", name, written([]privilege{lacks}))}
+		return []string{asAdministrator, fmt.Sprintf("db.getSiblingDB(\"admin\").grantPrivilegesToRole(%q, %s);", name, written([]privilege{lacks}))}
 	case r.remedyShown:
 		return []string{"// role " + name + " includes it; see above"}
 	}
 
 	r.remedyShown = true
+	return r.grantRole(name, s.requiredPrivileges(database))
+}
+
+// grantRole returns the mongosh statements that create a role and grant it to the user.
+func (r *rights) grantRole(name string, privileges []privilege) []string {
 	role := struct {
 		Role       string      `json:"role"`
 		Privileges []privilege `json:"privileges"`
 		Roles      []string    `json:"roles"`
-	}{name, s.requiredPrivileges(database), []string{}}
+	}{name, privileges, []string{}}
 	user := []map[string]string{{"role": name, "db": "admin"}}
 	return []string{
-		administrator,
+		asAdministrator,
 		"db.getSiblingDB(\"admin\").createRole(" + written(role) + ");",
 		fmt.Sprintf("db.getSiblingDB(%q).grantRolesToUser(%q, %s);", r.from, r.user, written(user)),
 	}

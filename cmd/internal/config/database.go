@@ -40,7 +40,7 @@ type databaseType struct {
 	open func(s *Source) sluicebox.Database
 	// writer returns a writer for the rows of ingest, without a connection.
 	writer func(url, application string) (outbox.Writer, error)
-	// diagnoseWriter checks what the writer needs; nil if the first write has to show it.
+	// diagnoseWriter checks what the writer needs of tables.
 	diagnoseWriter func(ctx context.Context, url, application string, outboxes []*store.Outbox) ([]store.Finding, error)
 	// describe describes a table; see store/postgres.Describe.
 	describe func(ctx context.Context, url, application string, o *store.Outbox, wanted func(*store.TableInfo) []string) (*store.TableInfo, error)
@@ -56,7 +56,7 @@ func databaseTypes() []databaseType {
 			},
 		},
 		{
-			schemes: []string{"mysql", "mariadb"}, describe: storemysql.Describe, writer: writemysql.NewWriter,
+			schemes: []string{"mysql", "mariadb"}, describe: storemysql.Describe, writer: writemysql.NewWriter, diagnoseWriter: writemysql.Diagnose,
 			checkURL: func(raw string) error {
 				if err := checkURL(raw); err != nil {
 					return err
@@ -70,13 +70,13 @@ func databaseTypes() []databaseType {
 			},
 		},
 		{
-			schemes: []string{"mongodb", "mongodb+srv"}, documents: true, checkURL: checkMongoURL, describe: storemongo.Describe, writer: writemongo.NewWriter,
+			schemes: []string{"mongodb", "mongodb+srv"}, documents: true, checkURL: checkMongoURL, describe: storemongo.Describe, writer: writemongo.NewWriter, diagnoseWriter: writemongo.Diagnose,
 			open: func(s *Source) sluicebox.Database {
 				return mongo.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal()}
 			},
 		},
 		{
-			schemes: []string{"sqlite"}, file: true, describe: storesqlite.Describe,
+			schemes: []string{"sqlite"}, file: true, describe: storesqlite.Describe, diagnoseWriter: writesqlite.Diagnose,
 			writer: func(url, _ string) (outbox.Writer, error) { return writesqlite.NewWriter(url) },
 			checkURL: func(raw string) error {
 				_, err := storesqlite.ParseURL(raw)

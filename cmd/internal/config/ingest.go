@@ -79,9 +79,6 @@ func (c *Config) IngestWriter(application string) (outbox.Writer, error) {
 func (c *Config) DiagnoseIngest(ctx context.Context) ([]store.Finding, error) {
 	url := c.Settings.Source.URL
 	t, _ := url.databaseType()
-	if t.diagnoseWriter == nil {
-		return nil, nil
-	}
 	var written []*store.Outbox
 	for _, o := range c.Outboxes() {
 		if slices.ContainsFunc(c.Settings.Ingest.Clients, func(of IngestClient) bool { return slices.Contains(of.Outboxes, o.Name) }) {

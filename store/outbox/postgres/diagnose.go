@@ -3,13 +3,12 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/outbox"
+	"github.com/sluicebox/sluicebox/store/outbox/internal/diagnose"
 	"github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -25,15 +24,7 @@ func Diagnose(ctx context.Context, url, application string, outboxes []*store.Ou
 		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, postgres.ExplainConnect(cfg, err))
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // a read-only session
-	var found []store.Finding
-	for _, o := range outboxes {
-		list, err := diagnose(ctx, conn, o)
-		if err != nil {
-			return found, fmt.Errorf("diagnose outbox %s: %w", o.Name, err)
-		}
-		found = append(found, list...)
-	}
-	return found, nil
+	return diagnose.Outboxes(outboxes, func(o *store.Outbox, _ []string) (*diagnose.Table, error) { return read(ctx, conn, o) })
 }
 
 // tableQuery returns the role, its missing privileges, and the columns that need a value. It
@@ -44,69 +35,20 @@ const tableQuery = `SELECT current_user::text,
 		AND attnotnull AND NOT atthasdef AND attidentity = '' ORDER BY attnum)
 FROM pg_class c WHERE c.oid = to_regclass($1)`
 
-func diagnose(ctx context.Context, conn *pgx.Conn, o *store.Outbox) ([]store.Finding, error) {
-	table, subject := postgres.TableName(o), "outbox "+o.Name
-	var role string
-	var missing, required []string
-	rows, err := conn.Query(ctx, tableQuery, table)
+func read(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (*diagnose.Table, error) {
+	t := &diagnose.Table{Name: postgres.TableName(o), Rule: diagnose.NotNull}
+	rows, err := conn.Query(ctx, tableQuery, t.Name)
 	if err != nil {
 		return nil, err
 	}
-	known := false
-	if _, err := pgx.ForEachRow(rows, []any{&role, &missing, &required}, func() error { known = true; return nil }); err != nil {
+	known, role := false, ""
+	if _, err := pgx.ForEachRow(rows, []any{&role, &t.Missing, &t.Required}, func() error { known = true; return nil }); err != nil || !known {
 		return nil, err
 	}
-	if !known {
-		return nil, nil // the check of the outbox reports it
+	t.Account = "role " + role
+	t.Grant = fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(t.Missing, ", "), t.Name, postgres.Ident(role))
+	t.Default = func(column string) string {
+		return fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT '…';", t.Name, postgres.Ident(column))
 	}
-	var found []store.Finding
-	if len(missing) > 0 {
-		privileges := strings.Join(missing, ", ")
-		found = append(found, store.Finding{
-			Grade: store.GradeFault, Subject: subject, Text: fmt.Sprintf("role %s may not %s rows of %s, so ingest cannot write them", role, privileges, table),
-			Remedy: fmt.Sprintf("GRANT %s ON %s TO %s;", privileges, table, postgres.Ident(role)),
-		})
-	}
-	found = append(found, unfilled(o, subject, required)...)
-	if len(found) == 0 {
-		found = append(found, store.Finding{Grade: store.GradeOK, Subject: subject, Text: "rows can be written"})
-	}
-	return found, nil
-}
-
-// unfilled reports the columns that need a value and get none, or only from an attribute.
-func unfilled(o *store.Outbox, subject string, required []string) (found []store.Finding) {
-	of, err := outbox.New(*o)
-	if err != nil {
-		return nil // the check of the outbox reports it
-	}
-	row := outbox.Row{ID: "1", Kind: "k", Payload: []byte("{}")}
-	for range o.Layout.GroupColumns() {
-		row.Group = append(row.Group, "1")
-	}
-	if err := of.Complete(context.Background(), &row); err != nil {
-		return nil
-	}
-	fields, err := of.Fields(&row)
-	if err != nil {
-		return nil // no row is like any other
-	}
-	for _, column := range required {
-		if slices.ContainsFunc(fields, func(f outbox.Field) bool { return f.Column == column }) {
-			continue
-		}
-		at := slices.IndexFunc(o.Layout.Attributes, func(a store.AttributeColumn) bool { return a.Column == column })
-		if at >= 0 {
-			found = append(found, store.Finding{
-				Grade: store.GradeAdvice, Subject: subject, Text: fmt.Sprintf("column %s is NOT NULL without a default, so ingest refuses rows without the attribute %s", column, o.Layout.Attributes[at].Name),
-				Remedy: fmt.Sprintf("let each client send it, or: ALTER TABLE %s ALTER COLUMN %s SET DEFAULT '…';", postgres.TableName(o), postgres.Ident(column)),
-			})
-			continue
-		}
-		found = append(found, store.Finding{
-			Grade: store.GradeFault, Subject: subject, Text: fmt.Sprintf("column %s is NOT NULL without a default, and ingest has no value for it", column),
-			Remedy: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT '…';", postgres.TableName(o), postgres.Ident(column)),
-		})
-	}
-	return found
+	return t, nil
 }
