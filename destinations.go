@@ -115,6 +115,12 @@ func (o *Outbox) StoreOutbox() store.Outbox {
 	return box
 }
 
+// sole reports whether each row that takes a route takes no other, and is settled in its table exactly
+// if the route's leg has ended.
+func (o *Outbox) sole(r store.Route) bool {
+	return (o.FirstMatch || len(o.Routes) == 1) && !r.Optional && !o.AnyRequired && !o.Layout.LogOnly()
+}
+
 // router returns the router of an outbox with routes.
 func (o *Outbox) router() (*route.Router, error) {
 	rules := make([]route.Rule, len(o.Routes))

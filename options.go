@@ -319,7 +319,7 @@ func (o *Options) logOnly(sink string) map[string]bool {
 // frontiers returns the frontiers of the outboxes whose rows only the log has. The legs have one
 // each, as they have a mark in the checkpoint. While the relay polls no mark holds. But the outcome
 // of a row waits for the copies of legs that need not deliver it, so legs that others overtake
-// spill their rows.
+// spill their rows. The rows of a sole leg have none: their table tells which of them it has delivered.
 func (o *Options) frontiers(polling bool) map[string]*dispatch.Frontier {
 	shared, all := new(dispatch.Frontier), map[string]*dispatch.Frontier{}
 	for i := range o.Outboxes {
@@ -329,6 +329,7 @@ func (o *Options) frontiers(polling bool) map[string]*dispatch.Frontier {
 		}
 		for _, r := range box.Routes {
 			switch leg := store.LegName(box.Name, r.Name); {
+			case o.Outboxes[i].sole(r):
 			case !polling:
 				all[leg] = new(dispatch.Frontier)
 			case box.AnyRequired || slices.ContainsFunc(box.Routes, func(r store.Route) bool { return r.Optional }):

@@ -46,6 +46,29 @@ func TestLogOnlyOutboxesOfASink(t *testing.T) {
 	}
 }
 
+// TestFrontiersOfLegs: the rows of a leg are spilled once overtaken, unless their table tells which of
+// them it has delivered.
+func TestFrontiersOfLegs(t *testing.T) {
+	bus, hooks := Route{Name: "bus"}, Route{Name: "hooks"}
+	for name, c := range map[string]struct {
+		box  Outbox
+		want []string
+	}{
+		"one route":     {box: Outbox{Routes: []Route{bus}}},
+		"first match":   {box: Outbox{Routes: []Route{bus, hooks}, FirstMatch: true}},
+		"two routes":    {box: Outbox{Routes: []Route{bus, hooks}}, want: []string{"o/bus", "o/hooks", "o/unmatched"}},
+		"an optional":   {box: Outbox{Routes: []Route{{Name: "bus", Optional: true}}}, want: []string{"o/bus"}},
+		"any suffices":  {box: Outbox{Routes: []Route{bus}, AnyRequired: true}, want: []string{"o/bus", "o/unmatched"}},
+		"without state": {box: Outbox{Outbox: store.Outbox{Layout: store.Layout{State: store.StateNone}}, Routes: []Route{bus}}, want: []string{"o/bus", "o/unmatched"}},
+	} {
+		c.box.Name = "o"
+		opt := Options{Outboxes: []Outbox{c.box}}
+		if got := slices.Sorted(maps.Keys(opt.frontiers(false))); !slices.Equal(got, c.want) {
+			t.Errorf("%s: frontiers of %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 // New reports every fault of the options at once, as an error that no restart fixes.
 func TestFaultsOfOptions(t *testing.T) {
 	_, err := New(Options{

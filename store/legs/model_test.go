@@ -66,6 +66,7 @@ type held struct {
 	claimed bool
 	copied  bool // among the spilled rows
 	found   bool // by a sweep
+	settled bool // its table showed its end when it was placed, and no other leg takes it
 }
 
 func id(index int) string { return fmt.Sprintf("%04d", index) }
@@ -146,7 +147,7 @@ func (m *model) place(index int, seq store.Seq, r Row, ticket bool) {
 		}
 		it := m.item(index, seq)
 		it.Outbox = m.leg(i)
-		m.lanes[i][index] = &held{it: it, found: !ticket}
+		m.lanes[i][index] = &held{it: it, found: !ticket, settled: m.sole(index) && m.tables.status(id(index)).Settled()}
 		m.pending[i][index] = ticket
 	}
 }
@@ -212,6 +213,9 @@ func (m *model) claim(leg, index int, h *held) bool {
 	case store.Claimed:
 		if a.RetryCount != tr.retries && !tr.again {
 			m.t.Fatalf("row %d of %s: %d retries, want %d", index, h.it.Outbox, a.RetryCount, tr.retries)
+		}
+		if h.settled && m.tables.status(id(index)).Settled() {
+			m.t.Fatalf("row %d of %s is to be sent, and its only leg had ended", index, h.it.Outbox)
 		}
 		h.claimed = true
 		return true
@@ -295,6 +299,13 @@ func (m *model) finish(leg, n int, h *held, status store.Status) {
 func (m *model) anyOf(n int) bool {
 	_, anyOf := newPlan(&m.box).needed(m.log[n])
 	return anyOf
+}
+
+// sole reports whether a row takes one leg, without which it is not settled. However far its mark is
+// behind, the leg gets no settled row again; see Options.frontiers of the root.
+func (m *model) sole(n int) bool {
+	legs, anyOf := newPlan(&m.box).needed(m.log[n])
+	return !anyOf && legs == m.log[n] && legs.Len() == 1
 }
 
 // giveBack returns a claim.
