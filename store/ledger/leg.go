@@ -243,7 +243,7 @@ func (l *Ledger) changeLegs(ctx context.Context, tx Tx, rows []store.Ref, change
 
 // requeued moves a leg from the FAILED ones to the spilled ones.
 func (r *legRow) requeued(route string) {
-	r.Failed = without(r.Failed, route)
+	r.Failed, r.Again = without(r.Failed, route), without(r.Again, route)
 	r.Spilled = append(without(r.Spilled, route), route)
 	delete(r.Retries, route)
 }

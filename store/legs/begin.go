@@ -165,8 +165,8 @@ func unlessRefused(err error) error {
 }
 
 // reopenFailed opens the FAILED legs of rows that are not FAILED in their table although all legs have
-// ended: an operator has set the row back, or a requeue was cut short. The legs get the row in place
-// of their FAILED records.
+// ended: an operator has set the row back, or a requeue was cut short, which concerns the legs that were to
+// be requeued alone. The legs get the row in place of their FAILED records.
 func (s *Store) reopenFailed(ctx context.Context, epoch store.Epoch, rows []*found) error {
 	var failed []*found
 	var ask []store.ClaimRow
@@ -192,7 +192,7 @@ func (s *Store) reopenFailed(ctx context.Context, epoch store.Epoch, rows []*fou
 			f.entry.settled = true
 			continue
 		}
-		for k := range f.entry.failed.All() {
+		for k := range f.entry.setBack().All() {
 			legs, of = append(legs, store.Ref{Outbox: store.LegName(f.Outbox, f.plan.box.Routes[k].Name), ID: f.ID}), append(of, f)
 		}
 	}

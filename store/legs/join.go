@@ -70,7 +70,9 @@ type join struct {
 	unmarked  bool      // no mark covers the row, so that each end is recorded
 	behind    bool      // the record does not say what the join knows
 
-	again store.LegSet // legs that are to deliver the row whatever their marks; see store.LegRow
+	// again are the legs that are to deliver the row whatever their marks, and the FAILED ones whose
+	// requeue is under way; see store.LegRow.
+	again store.LegSet
 }
 
 // enter takes over what is known of a row that enters memory. That its legs have a verdict does not
@@ -111,6 +113,14 @@ func (j *join) redeliver(p *plan) {
 	legs &= j.done
 	j.done, j.live, j.again = j.done&^legs, j.live|legs, j.again|legs
 	j.behind = j.recorded
+}
+
+// setBack returns the FAILED legs for which a row was set back.
+func (j *join) setBack() store.LegSet {
+	if requeued := j.failed & j.again; requeued != 0 {
+		return requeued
+	}
+	return j.failed
 }
 
 // reopen opens a leg whose FAILED record is gone.
@@ -157,7 +167,7 @@ func (j *join) record(p *plan, row store.Ref) *store.LegRow {
 	}
 	rec := &store.LegRow{
 		Ref: row, Matched: p.names(j.matched), Done: p.names(j.done), Failed: p.names(j.failed), Spilled: p.names(j.spilled),
-		Again: p.names(j.again & j.matched &^ j.ended()), Discarded: p.names(j.discarded),
+		Again: p.names(j.again & j.matched &^ (j.done | j.discarded)), Discarded: p.names(j.discarded),
 	}
 	for i, retry := range j.retries {
 		if rec.Retries == nil {
@@ -266,7 +276,7 @@ func (j *join) settleLeg(leg int, o *store.Outcome) {
 		j.holders = j.holders.Without(leg)
 		return
 	}
-	j.spilled, j.live, j.holders = j.spilled.Without(leg), j.live.Without(leg), j.holders.Without(leg)
+	j.spilled, j.live, j.holders, j.again = j.spilled.Without(leg), j.live.Without(leg), j.holders.Without(leg), j.again.Without(leg)
 }
 
 // counts reports whether a Pending outcome is a counted retry, and no claim that is given back.
@@ -317,7 +327,7 @@ func (j *join) spill(leg int) {
 // requeue records that a FAILED leg has a copy among the spilled rows again. It reports whether
 // the row, which may be FAILED, is open by that.
 func (j *join) requeue(p *plan, leg int) (open bool) {
-	j.failed = j.failed.Without(leg)
+	j.failed, j.again = j.failed.Without(leg), j.again.Without(leg)
 	j.dropRetry(leg)
 	j.spill(leg)
 	j.settled = j.verdict(p) != 0

@@ -67,6 +67,8 @@ type legOf struct {
 	index int
 }
 
+func (l legOf) name() string { return store.LegName(l.plan.box.Name, l.plan.box.Routes[l.index].Name) }
+
 func (l legOf) row(id string) store.Ref { return store.Ref{Outbox: l.plan.box.Name, ID: id} }
 
 // entry is a join in memory. A join without live legs and holders stays only while it is busy.

@@ -37,23 +37,36 @@ func (s *Store) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLett
 	return items, err
 }
 
-// reopen sets the rows back to PENDING that the requeue of a leg opens again.
+// reopen sets the rows back to PENDING that the requeue of a leg opens again. What other FAILED legs
+// they have is not requeued, also if the call is cut short behind the row; so their records say for
+// which leg a row is set back, before it is.
 func (s *Store) reopen(ctx context.Context, epoch store.Epoch, leg legOf, ids []string) error {
 	box := leg.plan.box
 	if !box.Layout.Stores(store.Failed) {
 		return nil
 	}
 	open := store.DeadLetterFilter{Outbox: box.Name}
+	var marked []store.LegEnd
 	s.mu.Lock()
 	for _, id := range ids {
-		after := s.rows[leg.row(id)].join
-		if after.requeue(leg.plan, leg.index) {
-			open.IDs = append(open.IDs, id)
+		row := leg.row(id)
+		before, after := s.rows[row].join, s.rows[row].join
+		if !after.requeue(leg.plan, leg.index) {
+			continue
+		}
+		open.IDs = append(open.IDs, id)
+		if before.failed.Without(leg.index) != 0 {
+			before.again = before.again.With(leg.index)
+			o := store.Outcome{Ref: store.Ref{Outbox: leg.name(), ID: id}, Status: store.Pending}
+			marked = append(marked, store.LegEnd{Outcome: o, Of: row, Record: before.record(leg.plan, row)})
 		}
 	}
 	s.mu.Unlock()
 	if len(open.IDs) == 0 {
 		return nil
+	}
+	if err := s.SettleLegs(ctx, epoch, marked); err != nil {
+		return err
 	}
 	items, err := s.Store.Requeue(ctx, epoch, open, len(open.IDs))
 	s.mu.Lock()

@@ -1,6 +1,7 @@
 package legs
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -73,4 +74,35 @@ func TestDiscardIsNoMissingLeg(t *testing.T) {
 	r.want("1", store.Pending, "//bus")
 	r.end("bus*", "1")
 	r.want("1", store.Completed, "")
+}
+
+// TestRequeueCutShortOpensItsLegAlone: a requeue that is cut short, before or behind the change of the row, opens no
+// leg but its own at the next start. The FAILED row of the other one stays.
+func TestRequeueCutShortOpensItsLegAlone(t *testing.T) {
+	for later, want := range []string{"", "", "b"} {
+		for _, swept := range []bool{false, true} {
+			r := newRig(t, "a b c")
+			r.begin("1", Row{})
+			for _, end := range []string{"a", "b!", "c!"} {
+				r.end(end, "1")
+			}
+			r.tables.fault, r.tables.later = unwritten, later
+			if _, err := r.Requeue(t.Context(), r.epoch, store.DeadLetterFilter{Outbox: "orders/b"}, 1); !errors.Is(err, errFault) {
+				t.Fatal(err)
+			}
+			r.restart()
+			r.wantBegin(r.begin("1", Row{Unmarked: swept, Known: r.known("1")}), want)
+			if want == "" {
+				r.want("1", store.Failed, "a/b c/")
+				continue
+			}
+			r.claim("b", "1")
+			r.end("b", "1")
+			r.want("1", store.Failed, "a b/c/")
+			letters, err := r.Failed(t.Context(), store.DeadLetterFilter{Outbox: "orders/c"}, 10, true)
+			if err != nil || len(letters) != 1 || string(letters[0].Payload) != "x1" {
+				t.Errorf("FAILED rows of c: %+v, %v", letters, err)
+			}
+		}
+	}
 }

@@ -26,7 +26,8 @@ type model struct {
 
 	log  []store.LegSet // by index, the legs that match the row
 	legs []map[int]*truth
-	cut  map[int]bool // FAILED rows that an operator, or a requeue without an answer, may have set back to PENDING
+	// cut are the FAILED legs of rows that an operator, or a requeue without an answer, may have set back.
+	cut map[int]store.LegSet
 
 	// The relay.
 	s       *Store
@@ -135,12 +136,17 @@ func (m *model) place(index int, seq store.Seq, r Row, ticket bool) {
 		to, err = m.s.Begin(m.ctx, m.epoch, []Row{r})
 		return err
 	})
+	open := !m.tables.status(id(index)).Settled()
+	forgot := open && m.discarded(index) != 0 && m.cut[index] != 0
 	for i := range to[0].All() {
-		if m.legs[i][index].failed && m.cut[index] && !m.tables.status(id(index)).Settled() {
+		tr := m.legs[i][index]
+		if tr.failed && m.cut[index].Has(i) && open {
 			m.reopen(i, index)
 		}
-		if tr := m.legs[i][index]; tr.discarded && m.cut[index] && !m.tables.status(id(index)).Settled() {
-			tr.discarded, tr.ended = false, false // the row was set back, and nothing is left that tells of the discard
+		if forgot {
+			// The row was set back, and perhaps no record is left that tells of the discard.
+			tr.again = tr.again || tr.ended && !tr.discarded
+			tr.ended, tr.discarded = tr.ended && !tr.discarded, false
 		}
 		if m.lanes[i][index] != nil {
 			continue // a sweep found it again
@@ -457,7 +463,7 @@ func (m *model) requeue(t *rapid.T) {
 	leg := rapid.IntRange(0, len(m.lanes)-1).Draw(t, "leg")
 	f := store.DeadLetterFilter{Outbox: m.leg(leg)}
 	m.tables.fault = rapid.SampledFrom([]fault{noFault, unwritten, unread}).Draw(t, "fault")
-	m.tables.later = rapid.IntRange(0, 1).Draw(t, "later")
+	m.tables.later = rapid.IntRange(0, 2).Draw(t, "later")
 	items, err := m.s.Requeue(m.ctx, m.epoch, f, rapid.IntRange(1, 2).Draw(t, "rows"))
 	m.tables.fault, m.tables.later = noFault, 0
 	for _, it := range items {
@@ -471,7 +477,7 @@ func (m *model) requeue(t *rapid.T) {
 	}
 	for n, tr := range m.legs[leg] {
 		if tr.failed {
-			m.cut[n] = true
+			m.cut[n] = m.cut[n].With(leg)
 		}
 	}
 	if rapid.Bool().Draw(t, "crashes") {
@@ -509,8 +515,8 @@ func (m *model) discard(t *rapid.T) {
 	for n := range m.log {
 		for i := range m.legs {
 			tr, status := m.legs[i][n], m.tables.status(id(n))
-			tr.free = tr.free || status == 0                                 // the call was cut short behind the row
-			tr.again = tr.again || m.cut[n] && !status.Settled() && tr.ended // the row is open, and perhaps no record is left
+			tr.free = tr.free || status == 0                                      // the call was cut short behind the row
+			tr.again = tr.again || m.cut[n] != 0 && !status.Settled() && tr.ended // the row is open, and perhaps no record is left
 		}
 	}
 	if crashes {
@@ -524,7 +530,7 @@ func (m *model) setBack(t *rapid.T) {
 	for n := range m.log {
 		if m.tables.status(id(n)) == store.Failed && rapid.Bool().Draw(t, "this") {
 			m.tables.set(id(n), store.Pending)
-			m.cut[n] = true
+			m.cut[n] = m.log[n]
 		}
 	}
 }
@@ -553,7 +559,7 @@ func (m *model) interfere(t *rapid.T) {
 
 func newModel(t *rapid.T, ctx context.Context) *model {
 	box := store.Outbox{Name: "orders", Table: "orders", Layout: store.FlowCatalyst(), AnyRequired: rapid.Bool().Draw(t, "any")}
-	m := &model{t: t, ctx: ctx, at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), seqs: make([]store.Seq, 1000), cut: map[int]bool{}}
+	m := &model{t: t, ctx: ctx, at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), seqs: make([]store.Seq, 1000), cut: map[int]store.LegSet{}}
 	for i := range rapid.IntRange(1, 3).Draw(t, "legs") {
 		box.Routes = append(box.Routes, store.Route{Name: string(rune('a' + i)), Optional: rapid.IntRange(0, 2).Draw(t, "optional") == 0})
 		m.legs = append(m.legs, map[int]*truth{})
