@@ -58,6 +58,7 @@ func samples(t *testing.T) map[string]bool {
 	reg, m := newTestMetrics(t)
 	m.sink("s")
 	newIngestMetrics(reg)
+	newReloader(reg, nil, Reload{})
 	reg.MustRegister(newRouteMetrics(func() ([]sluicebox.RouteStatus, error) { return nil, nil }))
 	known := map[string]bool{"up": true}
 	described := make(chan *prometheus.Desc)

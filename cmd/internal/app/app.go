@@ -101,7 +101,8 @@ func Run(ctx context.Context, o Options) error {
 	}
 	reg.MustRegister(newRouteMetrics(relay.Routes().List))
 	p.relay, p.lanes, p.routes, p.deadLetters = relay, relay.Lanes(), relay.Routes(), observedLetters{relay.DeadLetters(), metrics}
-	p.reloader = &reloader{program: p, options: o.Reload, relay: relay}
+	p.reloader = newReloader(reg, p, o.Reload)
+	p.reloader.relay = relay
 
 	ingest, _ := o.Config.Ingest()
 	memory, stop := context.WithCancel(ctx)

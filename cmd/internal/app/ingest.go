@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -63,7 +64,7 @@ type ingestMetrics struct {
 
 func newIngestMetrics(reg prometheus.Registerer) *ingestMetrics {
 	r := newRegistrar(reg)
-	return &ingestMetrics{
+	m := &ingestMetrics{
 		requests: r.counters("ingest_requests_total", "Requests answered by ingest, by HTTP status.", "status"),
 		rows:     r.counters("ingest_rows_total", "Rows of ingest that the database answered, by outcome: created, repeated, conflict or refused.", "outbox", "outcome"),
 		bytes:    r.counters("ingest_payload_bytes_total", "Bytes of the payloads that ingest created.", "outbox"),
@@ -71,6 +72,11 @@ func newIngestMetrics(reg prometheus.Registerer) *ingestMetrics {
 		writes:   r.histogram("ingest_write_seconds", "Time of a write of ingest, with its commit.", prometheus.ExponentialBuckets(0.0005, 2, 15)),
 		batch:    r.histogram("ingest_batch_rows", "Rows that share a write of ingest.", prometheus.ExponentialBuckets(1, 2, 11)),
 	}
+	// From 0 on, so that the first answers of an outage are an increase, which raises its alert.
+	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+		m.requests.WithLabelValues(strconv.Itoa(status))
+	}
+	return m
 }
 
 // IngestAnswered implements ingest.Observer.

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
@@ -39,7 +41,16 @@ type reloader struct {
 		Reload(ctx context.Context, o sluicebox.Options) (restarted bool, err error)
 	}
 
+	applied prometheus.Gauge
+
 	mu sync.Mutex // one reload at a time
+}
+
+func newReloader(reg prometheus.Registerer, p *program, o Reload) *reloader {
+	r := &reloader{program: p, options: o}
+	r.applied = newRegistrar(reg).gauge("config_last_reload_successful", "Whether the last reload of the configuration was applied (1 = applied, or none was asked for; 0 = refused).")
+	r.applied.Set(1)
+	return r
 }
 
 // run reloads with each signal until the context ends.
@@ -61,10 +72,12 @@ func (r *reloader) Reload(ctx context.Context) (admin.Reloaded, error) {
 	began := time.Now()
 	done, err := r.reload(ctx)
 	done.Took = time.Since(began).Seconds()
+	r.applied.Set(1)
 	switch {
 	case err != nil && !errors.As(err, new(*admin.ReloadError)):
 		r.program.log.Warn("configuration reloaded; session not started yet", "keys", done.Changed, "error", err)
 	case err != nil:
+		r.applied.Set(0)
 		r.program.log.Error("configuration not reloaded", "error", err, "remedy", "fix the file, and reload again; the relay runs as before")
 	case len(done.Changed) == 0:
 		r.program.log.Info("configuration unchanged")

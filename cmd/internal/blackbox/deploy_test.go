@@ -245,6 +245,26 @@ func TestImage(t *testing.T) {
 	})
 }
 
+// The image is built from every folder that has a package of the program.
+func TestImageHasThePackages(t *testing.T) {
+	t.Parallel()
+	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.ImportPath}}{{end}}{{end}}", "github.com/sluicebox/sluicebox/cmd/sluicebox")
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := "\n" + read(t, "Dockerfile.dockerignore")
+	for path := range strings.FieldsSeq(string(out)) {
+		folder, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(path, "github.com/sluicebox/sluicebox"), "/"), "/")
+		if folder == "" {
+			folder = "*.go"
+		}
+		if !strings.Contains(copied, "\n!"+folder+"\n") {
+			t.Errorf("Dockerfile.dockerignore leaves out %s, of package %s", folder, path)
+		}
+	}
+}
+
 // expectStatic expects a statically linked binary.
 func expectStatic(t *testing.T, file string) {
 	t.Helper()

@@ -9,7 +9,7 @@ all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis rab
 
 # Those that only tests by hand need. They are there if they are named.
 # shellcheck disable=SC2034
-byhand=(zeebe)
+byhand=(zeebe prometheus)
 
 fetch_pg15() { debs "$1" postgresql-15 postgresql-client-15; }
 programs_pg15() {
@@ -274,6 +274,9 @@ END
   chmod 755 "$1/bin/rabbitmq-server"
 }
 programs_rabbitmq() { echo "SLUICEBOX_TEST_RABBITMQ_BIN=$1/bin"; }
+
+fetch_prometheus() { debs "$1" prometheus; }
+programs_prometheus() { echo "SLUICEBOX_TEST_PROMETHEUS_BIN=$1/usr/bin"; }
 
 # The libraries of deploy/writers and deploy/inbox, which their lock files name. locks_NAME
 # prints the lock files, and needs_NAME the runtime with the Debian packages that have it.

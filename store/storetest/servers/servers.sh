@@ -12,7 +12,8 @@
 #                                 run CMD with fresh servers
 #
 # NAME: pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis
-# rabbitmq java python node browser (default: all of these), and zeebe, which needs a JDK 21.
+# rabbitmq java python node browser (default: all of these), and by hand zeebe, which needs a JDK 21, and
+# prometheus.
 # pgbouncer and those behind it are only installed: tests run them. java, python and node are
 # the libraries of deploy/writers, and skipped without a runtime. To use long-running
 # servers:
