@@ -389,7 +389,7 @@ func operatorCauses() []cause {
 func ingestCauses() []cause {
 	return []cause{
 		{"ingest-database", []string{"SluiceboxIngestFails"}, func(f *firing) {
-			s := newIngestScene(f.t, 15, "")
+			s := newIngestScene(f.t, postgresHost(15), "")
 			r := s.run()
 			r.waitFor("source connected")
 			f.scrape(r.relay)
@@ -400,7 +400,7 @@ func ingestCauses() []cause {
 			}
 		}},
 		{"ingest-lag", []string{"SluiceboxIngestBehind"}, func(f *firing) {
-			s := newIngestScene(f.t, 15, "  max-lag: 1s")
+			s := newIngestScene(f.t, postgresHost(15), "  max-lag: 1s")
 			s.to.Script(always(http.StatusServiceUnavailable))
 			r := s.run()
 			r.waitFor("source connected")

@@ -84,7 +84,7 @@ func TestRabbitMQFaults(t *testing.T) {
 			{func() { s.server.Stop("immediate") }, func() { s.server.Restart(nil) }},
 			{s.server.Freeze, s.server.Thaw},
 			{s.server.Block, s.server.Unblock},
-			{func() { s.server.Restart(nil) }, func() {}},
+			{func() { s.server.Stop("fast") }, func() { s.server.Restart(nil) }},
 		}, s.messages)
 	})
 }
