@@ -139,6 +139,49 @@ func (s LegSet) All() iter.Seq[int] {
 	}
 }
 
+// LegRule tells which legs decide the status of a row.
+type LegRule struct {
+	Required    LegSet
+	AnyRequired bool // one required leg is enough
+}
+
+// LegRule returns the rule of the outbox.
+func (o *Outbox) LegRule() LegRule {
+	rule := LegRule{AnyRequired: o.AnyRequired}
+	for i := range o.Routes {
+		if !o.Routes[i].Optional {
+			rule.Required = rule.Required.With(i)
+		}
+	}
+	return rule
+}
+
+// Needed returns the legs that decide the status of a row. anyOf: one delivery is enough. The first
+// leg that delivers a row without a required leg completes it. A leg whose FAILED row was discarded
+// is to be left out of matched.
+func (r LegRule) Needed(matched LegSet) (legs LegSet, anyOf bool) {
+	if required := matched & r.Required; required != 0 {
+		return required, r.AnyRequired
+	}
+	return matched, true
+}
+
+// Verdict returns the status that the ends of legs give a row; 0 if it is open, or has no leg.
+func (r LegRule) Verdict(matched, done, failed LegSet) Status {
+	legs, anyOf := r.Needed(matched)
+	switch {
+	case legs == 0:
+		return 0
+	case anyOf && legs&done != 0:
+		return Completed
+	case legs&^(done|failed) != 0:
+		return 0
+	case legs&failed != 0:
+		return Failed
+	}
+	return Completed
+}
+
 // LegMark is how far a leg is: every row at or below it is settled for the leg, or spilled.
 type LegMark struct {
 	Position Position

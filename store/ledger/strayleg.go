@@ -471,7 +471,8 @@ func (m *legMove) settleEnded(ctx context.Context, outbox, dropped string) (sett
 		if slices.ContainsFunc(results, store.SettleResult.NeedsRetry) {
 			return settled, fmt.Errorf("settle rows of outbox %s: rows or table locked by another session; end it and repeat the command", outbox)
 		}
-		err = m.records.Update(ctx, m.epoch, Full, func(ctx context.Context, tx Tx) error { return tx.Delete(ctx, legKind, keys...) })
+		over := slices.DeleteFunc(keys, func(key string) bool { return len(ended[key].Failed) > 0 }) // a requeue needs those
+		err = m.records.Update(ctx, m.epoch, Full, func(ctx context.Context, tx Tx) error { return tx.Delete(ctx, legKind, over...) })
 		if err != nil {
 			return settled, err
 		}
@@ -486,25 +487,20 @@ func (m *legMove) settleEnded(ctx context.Context, outbox, dropped string) (sett
 
 // endedOutcome returns the outcome of a row all of whose legs have ended.
 func endedOutcome(box *store.Outbox, r *store.LegRow, dropped string) store.Outcome {
-	failed, required, done := "", 0, 0
-	for _, route := range box.Routes {
-		if route.Optional || !slices.Contains(r.Matched, route.Name) {
-			continue
-		}
-		required++
-		switch {
-		case slices.Contains(r.Done, route.Name):
-			done++
-		case failed == "":
-			failed = route.Name
-		}
-	}
-	o := store.Outcome{Ref: r.Ref, Status: store.Completed}
+	rule, failed := box.LegRule(), box.RouteSet(r.Failed)
+	matched := box.RouteSet(r.Matched) &^ box.RouteSet(r.Discarded)
+	o := store.Outcome{Ref: r.Ref, Status: rule.Verdict(matched, box.RouteSet(r.Done), failed)}
 	switch {
-	case required > 0 && (done == required || box.AnyRequired && done > 0), required == 0 && len(r.Done) > 0:
-	case failed != "":
-		o.Status, o.Error = store.Failed, fmt.Sprintf("route %s: FAILED", failed)
-	default:
+	case o.Status == store.Failed:
+		legs, _ := rule.Needed(matched)
+		for i := range (legs & failed).All() {
+			route := box.Routes[i].Name
+			o.Error, o.RetryCount = "route "+route+": "+cmp.Or(r.Retries[route].Error, "FAILED"), r.Retries[route].Count
+			break
+		}
+	case o.Status == 0 && len(r.Done) > 0:
+		o.Status = store.Completed // by a leg that is not configured either
+	case o.Status == 0:
 		o.Status, o.Error = store.Failed, fmt.Sprintf("route %s was dropped before it delivered the row", dropped)
 	}
 	return o

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -307,5 +308,36 @@ func TestRenameLegMovesWhatWasDiscarded(t *testing.T) {
 	rows, err := r.LegRows(t.Context(), []store.Ref{end.Of})
 	if err != nil || rows[0] == nil || !slices.Equal(rows[0].Discarded, []string{"web"}) || !slices.Equal(rows[0].Missing(), []string{"bus"}) {
 		t.Errorf("got record %+v, %v", rows[0], err)
+	}
+}
+
+// A row whose legs have ended gets the same status from a dropped leg as from its last end: what a leg without a
+// route would have made of it does not count, nor does a discarded one. A FAILED leg keeps its record.
+func TestDropLegFollowsTheRuleOfLegs(t *testing.T) {
+	for _, c := range []struct {
+		routes string
+		row    store.LegRow
+		want   store.Status
+		stays  bool
+	}{
+		{"bus ?audit", store.LegRow{Done: []string{"bus"}, Failed: []string{"audit"}}, store.Completed, true},
+		{"bus ?audit", store.LegRow{Done: []string{"audit"}, Discarded: []string{"bus"}}, store.Completed, false},
+		{"?bus ?audit", store.LegRow{Failed: []string{"bus", "audit"}, Retries: map[string]store.LegRetry{"bus": {Count: 3, Error: "no"}}}, store.Failed, true},
+		{"bus audit", store.LegRow{Discarded: []string{"bus", "audit"}}, store.Failed, false},
+	} {
+		r := &legRig{}
+		r.open(t, append(strings.Fields(c.routes), "hooks")...)
+		c.row.Ref, c.row.Matched, c.row.Spilled = store.Ref{Outbox: "orders", ID: "1"}, []string{"bus", "audit", "hooks"}, []string{"hooks"}
+		if err := r.SpillLegs(t.Context(), r.epoch, []store.Item{legItem("orders/hooks", "1", 1)}, []store.LegRow{c.row}); err != nil {
+			t.Fatal(err)
+		}
+		r.open(t, strings.Fields(c.routes)...)
+		if _, err := r.DropLeg(t.Context(), r.epoch, "orders", "hooks"); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := r.LegRows(t.Context(), []store.Ref{c.row.Ref})
+		if got := r.tables.settled["1"]; got != c.want || err != nil || (rows[0] != nil) != c.stays {
+			t.Errorf("%s: %+v: the row is %s with the record %+v, %v; want %s, and a record: %t", c.routes, c.row, got, rows[0], err, c.want, c.stays)
+		}
 	}
 }

@@ -36,65 +36,88 @@ type Row struct {
 // table may have been set back, so once a sweep finds it, it is delivered again. An error means that the
 // call may be repeated.
 func (s *Store) Begin(ctx context.Context, epoch store.Epoch, rows []Row) ([]store.LegSet, error) {
-	if err := s.acquireFree(ctx, rows); err != nil {
-		return nil, err
-	}
-	to, uses := make([]store.LegSet, len(rows)), make([]use, len(rows))
-	var some []*found
-	for i := range rows {
-		r, p := &rows[i], s.plans[rows[i].Outbox]
-		if p == nil {
-			continue
+	b := beginning{Store: s, epoch: epoch, rows: rows, begun: make([]bool, len(rows)), to: make([]store.LegSet, len(rows))}
+	for {
+		done, err := b.round(ctx)
+		if err != nil {
+			return nil, err
 		}
-		r.Unmarked = r.Unmarked || s.polling
-		e := s.begin(p, r)
-		uses[i] = use{legOf: legOf{plan: p}, row: r.Ref, at: e}
-		if to[i] = e.open(); !e.busy && (e.behind || e.lacks(p) == store.Failed) {
-			e.busy = true
-			some = append(some, &found{Ref: r.Ref, plan: p, entry: e, to: &to[i]})
+		if done {
+			return b.to, nil
 		}
 	}
-	if len(some) == 0 {
-		s.release(uses)
-		return to, nil
-	}
-	s.mu.Unlock()
-	err := s.writeFound(ctx, epoch, some)
-	s.mu.Lock()
-	for _, f := range some {
-		f.entry.busy, f.entry.unsure = false, err != nil
-	}
-	s.release(uses)
-	return to, err
 }
 
-// acquireFree is acquire for the rows with a known record and those of which a write failed, once
-// no call writes any of them.
-func (s *Store) acquireFree(ctx context.Context, rows []Row) error {
-	for {
-		var known []use
-		s.mu.Lock()
-		for i := range rows {
-			p, e := s.plans[rows[i].Outbox], s.rows[rows[i].Ref]
-			if p != nil && (rows[i].Known != nil || e != nil && e.unsure) {
-				known = append(known, use{legOf: legOf{plan: p}, row: rows[i].Ref})
-			}
+// beginning is one call of Begin.
+type beginning struct {
+	*Store
+	epoch store.Epoch
+	rows  []Row
+	begun []bool
+	to    []store.LegSet
+}
+
+// round begins the rows that no other call writes, and waits if there is none. So a call waits for each
+// row alone, and holds none meanwhile. done: every row was begun.
+func (b *beginning) round(ctx context.Context) (done bool, err error) {
+	known := b.known()
+	if err := b.acquire(ctx, known); err != nil {
+		return false, err
+	}
+	uses := make([]use, 0, len(b.rows))
+	var some []*found
+	busy, unread := false, false
+	for i := range b.rows {
+		r, p := &b.rows[i], b.plans[b.rows[i].Outbox]
+		if b.begun[i] || p == nil {
+			continue
 		}
-		s.mu.Unlock()
-		if err := s.acquire(ctx, known); err != nil {
-			return err
+		switch e := b.Store.rows[r.Ref]; {
+		case e != nil && e.unread():
+			unread = true
+			continue
+		case e != nil && e.busy && (r.Known != nil || e.unsure):
+			busy = true
+			continue
 		}
-		busy := false
-		for i := range known {
-			busy = busy || known[i].at.busy
-		}
-		if !busy {
-			return nil
-		}
-		if err := s.wait(ctx, known); err != nil {
-			return err
+		r.Unmarked = r.Unmarked || b.polling
+		e := b.begin(p, r)
+		uses = append(uses, use{legOf: legOf{plan: p}, row: r.Ref, at: e})
+		b.begun[i], b.to[i] = true, e.open()
+		if !e.busy && (e.behind || e.lacks(p) == store.Failed) {
+			e.busy = true
+			some = append(some, &found{Ref: r.Ref, plan: p, entry: e, to: &b.to[i]})
 		}
 	}
+	if len(uses) == 0 && busy && !unread {
+		return false, b.wait(ctx, known)
+	}
+	if len(some) > 0 {
+		b.mu.Unlock()
+		err = b.writeFound(ctx, b.epoch, some)
+		b.mu.Lock()
+		for _, f := range some {
+			f.entry.busy, f.entry.unsure = false, err != nil
+		}
+	}
+	for i := range known {
+		b.tidy(&known[i])
+	}
+	b.release(uses)
+	return !busy && !unread, err
+}
+
+// known returns the rows left that have a known record, and those of which a write failed.
+func (b *beginning) known() (known []use) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.rows {
+		p, e := b.plans[b.rows[i].Outbox], b.Store.rows[b.rows[i].Ref]
+		if p != nil && !b.begun[i] && (b.rows[i].Known != nil || e != nil && e.unsure) {
+			known = append(known, use{legOf: legOf{plan: p}, row: b.rows[i].Ref})
+		}
+	}
+	return known
 }
 
 // begin takes a row. The lock is held.
@@ -139,15 +162,35 @@ func (s *Store) writeFound(ctx context.Context, epoch store.Epoch, rows []*found
 		}
 	}
 	s.mu.Unlock()
-	if err := unlessRefused(s.SettleLegs(ctx, epoch, ends)); err != nil {
-		return err
-	}
+	written, err := s.settleEach(ctx, epoch, ends)
 	s.mu.Lock()
 	for i, f := range recorded {
-		f.entry.behind, f.entry.recorded = false, ends[i].Record != nil
+		if written[i] {
+			f.entry.behind, f.entry.recorded = false, ends[i].Record != nil
+		}
 	}
 	s.mu.Unlock()
-	return nil
+	return err
+}
+
+// settleEach is SettleLegs, and reports which ends were written. One that the database refuses is left
+// out: the join in memory knows it until the next end of the row.
+func (s *Store) settleEach(ctx context.Context, epoch store.Epoch, ends []store.LegEnd) ([]bool, error) {
+	written := make([]bool, len(ends))
+	err := s.SettleLegs(ctx, epoch, ends)
+	if !errors.As(err, new(*store.RefusedError)) {
+		for i := range written {
+			written[i] = err == nil
+		}
+		return written, err
+	}
+	for i := range ends {
+		err := s.SettleLegs(ctx, epoch, ends[i:i+1])
+		if written[i] = err == nil; unlessRefused(err) != nil {
+			return written, err
+		}
+	}
+	return written, nil
 }
 
 // leg names a leg of the row, for a change that concerns none in particular.
@@ -198,7 +241,7 @@ func (s *Store) reopenFailed(ctx context.Context, epoch store.Epoch, rows []*fou
 	}
 	s.mu.Unlock()
 	if err := s.ReopenLegs(ctx, epoch, legs); err != nil {
-		return err
+		return unlessRefused(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,8 +1,11 @@
 package legs
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -105,5 +108,95 @@ func TestMarkBeyondTheRecord(t *testing.T) {
 	r.want("1", store.Pending, "a//b")
 	r.restart() // behind the row
 	r.end("b*", "1")
+	r.want("1", store.Completed, "")
+}
+
+// gatedTables hold claims of a row back until its gate is opened.
+type gatedTables struct {
+	store.Tables
+	gates map[string]chan struct{} // by id
+}
+
+// Claim implements store.Claimer.
+func (g gatedTables) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
+	for i := range rows {
+		<-g.gates[rows[i].ID]
+	}
+	return g.Tables.Claim(ctx, epoch, at, rows)
+}
+
+// TestBeginWaitsForEachRowAlone: rows whose copies are claimed in turns, so that one of them is always busy,
+// are begun nevertheless.
+func TestBeginWaitsForEachRowAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "bus hooks")
+		var rows []Row
+		for _, id := range []string{"1", "22"} {
+			r.begin(id, Row{})
+			r.spill("hooks", id)
+		}
+		r.restart()
+		for _, id := range []string{"1", "22"} {
+			rows = append(rows, Row{Ref: store.Ref{Outbox: "orders", ID: id}, Matched: store.AllLegs(2), Known: r.known(id)})
+		}
+		gates := map[string]chan struct{}{"1": make(chan struct{}), "22": make(chan struct{})}
+		r.Store.Store.Tables = gatedTables{r.Store.Store.Tables, gates}
+		claim := func(id string) {
+			go func() {
+				_, err := r.Claim(t.Context(), r.epoch, time.Now(), []store.ClaimRow{{Ref: r.ref("hooks", id), WantPayload: true}})
+				if err != nil {
+					t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		}
+		claim("1")
+		claim("22")
+		begun := false
+		go func() {
+			to, err := r.Begin(t.Context(), r.epoch, rows)
+			if begun = true; err != nil || to[0] != r.set("bus") || to[1] != r.set("bus") {
+				t.Errorf("the rows go to the legs %b, %v", to, err)
+			}
+		}()
+		synctest.Wait()
+		gates["1"] <- struct{}{}
+		synctest.Wait()
+		claim("1")
+		gates["22"] <- struct{}{}
+		if synctest.Wait(); !begun {
+			t.Error("Begin waits until none of its rows is busy")
+		}
+		close(gates["1"])
+		close(gates["22"])
+	})
+}
+
+// TestRefusedRecordStaysKnown: what only a mark says of a row is known in memory after the database has refused
+// to record it, and the next end records it. The other rows of the call are recorded.
+func TestRefusedRecordStaysKnown(t *testing.T) {
+	r := newRig(t, "a b c")
+	ids := []string{"1", "22"}
+	for _, id := range ids {
+		r.begin(id, Row{})
+		r.spill("b", id)
+		r.spill("c", id)
+	}
+	r.restart()
+	var rows []Row
+	for _, id := range ids {
+		rows = append(rows, Row{Ref: store.Ref{Outbox: "orders", ID: id}, Matched: r.set("a b c"), Passed: r.set("a"), Known: r.known(id)})
+	}
+	r.tables.refuses = 2 // both at once, and the first of them alone
+	to, err := r.Begin(t.Context(), r.epoch, rows)
+	if err != nil || to[0]|to[1] != 0 {
+		t.Fatal(to, err)
+	}
+	r.want("1", store.Pending, "//b c")
+	r.want("22", store.Pending, "a//b c")
+	r.end("b*", "1")
+	r.want("1", store.Pending, "a b//c")
+	r.restart()
+	r.end("c*", "1")
 	r.want("1", store.Completed, "")
 }

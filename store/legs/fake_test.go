@@ -26,6 +26,7 @@ type fakeTables struct {
 	fault      fault
 	later      int
 	statements int // claims and outcomes
+	refuses    int // writes that the database refuses
 }
 
 type fault uint8
@@ -47,6 +48,11 @@ type failing struct {
 // Update implements ledger.Backend.
 func (b failing) Update(ctx context.Context, epoch store.Epoch, d ledger.Durability, do func(context.Context, ledger.Tx) error) error {
 	b.f.mu.Lock()
+	if b.f.refuses > 0 {
+		b.f.refuses--
+		b.f.mu.Unlock()
+		return &store.RefusedError{Err: errors.New("too large")}
+	}
 	fault := b.f.fault
 	if b.f.later > 0 {
 		b.f.later--

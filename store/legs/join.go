@@ -8,36 +8,16 @@ import (
 
 // plan is what the routes of an outbox ask of a row.
 type plan struct {
-	box      *store.Outbox
-	required store.LegSet
-	optional store.LegSet
+	box  *store.Outbox
+	rule store.LegRule
 }
 
-func newPlan(box *store.Outbox) *plan {
-	p := &plan{box: box}
-	for i, r := range box.Routes {
-		if r.Optional {
-			p.optional = p.optional.With(i)
-		} else {
-			p.required = p.required.With(i)
-		}
-	}
-	return p
-}
-
-// needed returns the legs that decide the status of a row. anyOf: one delivery is enough. The
-// first leg that delivers a row without a required leg completes it.
-func (p *plan) needed(matched store.LegSet) (legs store.LegSet, anyOf bool) {
-	if r := matched & p.required; r != 0 {
-		return r, p.box.AnyRequired
-	}
-	return matched, true
-}
+func newPlan(box *store.Outbox) *plan { return &plan{box, box.LegRule()} }
 
 // dropsSettled reports whether a leg need not deliver a row that was found settled. Otherwise the
 // row may be settled without this leg.
 func (p *plan) dropsSettled(matched store.LegSet, leg int) bool {
-	legs, anyOf := p.needed(matched)
+	legs, anyOf := p.rule.Needed(matched)
 	return !anyOf && legs.Has(leg)
 }
 
@@ -109,8 +89,7 @@ func (j *join) lacks(p *plan) store.Status {
 
 // redeliver opens the legs that decided the outcome of a row which is open in its table nevertheless.
 func (j *join) redeliver(p *plan) {
-	legs, _ := j.needed(p)
-	legs &= j.done
+	legs := j.needed(p) & j.done
 	j.done, j.live, j.again = j.done&^legs, j.live|legs, j.again|legs
 	j.behind = j.recorded
 }
@@ -190,9 +169,10 @@ func (j *join) takes(leg int) bool { return (j.matched &^ j.ended()).Has(leg) }
 // over reports whether every leg has ended.
 func (j *join) over() bool { return j.matched&^j.ended() == 0 }
 
-// needed returns the legs that decide the status of the row; see plan.needed.
-func (j *join) needed(p *plan) (legs store.LegSet, anyOf bool) {
-	return p.needed(j.matched &^ j.discarded)
+// needed returns the legs that decide the status of the row.
+func (j *join) needed(p *plan) store.LegSet {
+	legs, _ := p.rule.Needed(j.matched &^ j.discarded)
+	return legs
 }
 
 // idle reports whether no leg needs the join in memory.
@@ -222,28 +202,16 @@ func (j *join) dropRetry(leg int) {
 
 // verdict returns the status that the ends of the legs give the row; 0 if it is open.
 func (j *join) verdict(p *plan) store.Status {
-	legs, anyOf := j.needed(p)
 	if j.unmarked && j.open() != 0 {
 		return 0 // the row is all that tells a successor of its open legs
 	}
-	switch {
-	case legs == 0:
-		return 0
-	case anyOf && legs&j.done != 0:
-		return store.Completed
-	case legs&^(j.done|j.failed) != 0:
-		return 0
-	case legs&j.failed != 0:
-		return store.Failed
-	}
-	return store.Completed
+	return p.rule.Verdict(j.matched&^j.discarded, j.done, j.failed)
 }
 
 // reason returns why the legs made the row FAILED: the first needed route that failed, with its
 // error and its count.
 func (j *join) reason(p *plan) (text string, retries int) {
-	legs, _ := j.needed(p)
-	for i := range (legs & j.failed).All() {
+	for i := range (j.needed(p) & j.failed).All() {
 		return "route " + p.box.Routes[i].Name + ": " + j.retries[i].Error, j.retries[i].Count
 	}
 	return "", 0

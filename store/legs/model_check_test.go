@@ -17,7 +17,7 @@ func (m *model) invariants(t *rapid.T) {
 		if m.tables.status(id(n)) != store.Completed {
 			continue
 		}
-		legs, anyOf := p.needed(matched)
+		legs, anyOf := p.rule.Needed(matched)
 		if discarded := m.discarded(n); anyOf && legs&discarded != 0 {
 			legs = matched // one of those that are left
 		} else {
@@ -111,7 +111,7 @@ func (m *model) drain(t *rapid.T) {
 		if got == store.Completed && (m.anyOf(n) || m.everyLegDelivered(n)) {
 			continue // a leg that delivered it may have failed when it was sent again; see invariants
 		}
-		if legs, _ := p.needed(matched); got == store.Failed && legs&j.discarded != 0 {
+		if legs, _ := p.rule.Needed(matched); got == store.Failed && legs&j.discarded != 0 {
 			continue // it stays FAILED while other legs have it, and may be discarded as a row
 		}
 		if got != want && !m.isFree(n) {
@@ -142,7 +142,7 @@ func (m *model) isFree(n int) bool {
 
 // everyLegDelivered reports whether every needed leg has delivered a row at least once.
 func (m *model) everyLegDelivered(n int) bool {
-	legs, _ := newPlan(&m.box).needed(m.log[n])
+	legs, _ := m.box.LegRule().Needed(m.log[n])
 	for i := range legs.All() {
 		if tr := m.legs[i][n]; tr.delivered == 0 && !tr.free {
 			return false

@@ -303,14 +303,14 @@ func (m *model) finish(leg, n int, h *held, status store.Status) {
 
 // anyOf reports whether the delivery of one leg completes a row.
 func (m *model) anyOf(n int) bool {
-	_, anyOf := newPlan(&m.box).needed(m.log[n])
+	_, anyOf := m.box.LegRule().Needed(m.log[n])
 	return anyOf
 }
 
 // sole reports whether a row takes one leg, without which it is not settled. However far its mark is
 // behind, the leg gets no settled row again; see Options.frontiers of the root.
 func (m *model) sole(n int) bool {
-	legs, anyOf := newPlan(&m.box).needed(m.log[n])
+	legs, anyOf := m.box.LegRule().Needed(m.log[n])
 	return !anyOf && legs == m.log[n] && legs.Len() == 1
 }
 
