@@ -75,7 +75,7 @@ func (c *Config) endpointOf(name string, it *store.Item) string {
 	if limits.EndpointOf == nil {
 		return limits.Endpoint
 	}
-	return limits.EndpointOf(&sink.Message{Outbox: it.Outbox, ID: it.ID, Kind: it.OwnKind(), Group: it.Group, Attributes: it.Attributes})
+	return limits.EndpointOf(&sink.Message{Outbox: it.Outbox, ID: it.ID, Kind: it.OwnKind(), Group: it.Group, Payload: it.Payload, Attributes: it.Attributes})
 }
 
 // Members of a row that are not named after its columns.

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -53,12 +54,12 @@ func parseAddress(raw string, allowHosts []string) (a address, err error) {
 	origin, path := splitOrigin(path)
 	a.hasQuery, a.whole = hasQuery, strings.HasPrefix(origin, "{")
 	var errs [3]error
-	a.origin, errs[0] = template.Parse(origin)
-	a.path, errs[1] = template.Parse(path)
-	a.query, errs[2] = template.Parse(query)
+	a.origin, errs[0] = template.ParsePayload(origin)
+	a.path, errs[1] = template.ParsePayload(path)
+	a.query, errs[2] = template.ParsePayload(query)
 	switch {
 	case errors.Join(errs[:]...) != nil:
-		return bad(template.Fault)
+		return bad(template.Fault + "; url also takes {payload.NAME}")
 	case a.whole && path != "" && path[0] != '/':
 		return bad("begins with a field, which must have a slash, a question mark or nothing behind it")
 	case a.named() && len(allowHosts) == 0:
@@ -94,7 +95,7 @@ func splitOrigin(text string) (origin, path string) {
 
 // example returns the address of a row whose values are all x.
 func (a *address) example() string {
-	m := &sink.Message{ID: "x", Kind: "x", Group: store.GroupOf("x"), Attributes: a.examples()}
+	m := &sink.Message{ID: "x", Kind: "x", Group: store.GroupOf("x"), Attributes: a.examples(), Payload: a.examplePayload()}
 	origin, _ := a.origin.Text(m, event.AsIs)
 	if a.whole {
 		origin = "https://" + origin
@@ -113,6 +114,19 @@ func (a *address) examples() (all store.Attributes) {
 		all = append(all, store.Attribute{Name: name, Value: "x"})
 	}
 	return all
+}
+
+// examplePayload returns a payload with the members in the address.
+func (a *address) examplePayload() []byte {
+	members := map[string]string{}
+	for _, name := range slices.Concat(a.origin.Members(), a.path.Members(), a.query.Members()) {
+		members[name] = "x"
+	}
+	text, err := json.Marshal(members)
+	if err != nil {
+		panic("webhook: encode texts as JSON: " + err.Error())
+	}
+	return text
 }
 
 // fixed reports whether all rows have the same address.

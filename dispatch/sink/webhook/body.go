@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
 )
 
 // fit returns the body of a request with as many of the leading messages as it may carry, and
@@ -51,7 +52,24 @@ func (s *Sink) encode(m *sink.Message) (one []byte, reason string) {
 			return nil, reason + ", as format: " + string(FormatJSONArray) + " needs"
 		}
 	}
-	return m.Payload, ""
+	name, given := bodyMember(s.cfg.Body)
+	if !given {
+		return m.Payload, ""
+	}
+	one, found := template.Member(m.Payload, name)
+	if !found {
+		return nil, "payload is no JSON object with the member " + name + ", which body needs"
+	}
+	return one, ""
+}
+
+// bodyMember returns the member of the payload that a value of Body names.
+func bodyMember(text string) (name string, ok bool) {
+	t, err := template.ParsePayload(text)
+	if names := t.Members(); err == nil && len(names) == 1 && text == "{payload."+names[0]+"}" {
+		return names[0], true
+	}
+	return "", false
 }
 
 // batchID returns the id of a request with several rows: the same on every attempt with the

@@ -92,8 +92,8 @@ type Config struct {
 	// URL is the endpoint, http or https. It may have a query. It is a sink.Secret,
 	// because the address of many endpoints contains a key. It may have fields of the row: in
 	// path and query, and with AllowHosts in the host. A field at its beginning has the whole
-	// address.
-	URL sink.Secret `yaml:"url" template:"true" doc:"Required. The address of the endpoint: https://host[:port]/path. Path and query may have fields of the row: {id}, {kind}, {group}, {type}, {attr.NAME}; the host or the whole address too, with allow-hosts. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
+	// address. {payload.NAME} is a member of a payload that is a JSON object.
+	URL sink.Secret `yaml:"url" template:"true" doc:"Required. The address of the endpoint: https://host[:port]/path. Path and query may have fields of the row: {id}, {kind}, {group}, {type}, {attr.NAME}, and {payload.NAME}, a member of a JSON payload; the host or the whole address too, with allow-hosts. It is treated as a secret, because it may contain a key." placeholder:"https://xxxxx"`
 
 	// AllowHosts are the hosts that rows may name; see package egress for its entries. It is
 	// required for a URL with a field in its host, and excludes the credentials of the
@@ -111,6 +111,10 @@ type Config struct {
 
 	// Format is what a request carries. The default is FormatRaw.
 	Format Format `yaml:"format" doc:"raw: the body is the payload. cloudevents: the same, with ce-* headers. cloudevents-structured: the body is an event with the payload as its data. cloudevents-batch, json-array: the body is a list of such events, or of payloads, and a request has several rows." enum:"raw,cloudevents,cloudevents-structured,cloudevents-batch,json-array"`
+
+	// Body is {payload.NAME} for rows whose payload has the body of the request in a member of a JSON
+	// object: of a string its characters, of any other value its JSON. Empty: the payload.
+	Body string `yaml:"body" template:"true" doc:"{payload.NAME}: the body is this member of a payload that is a JSON object, for example {payload.body} of a dispatch job. Of a string its characters. Only with format raw or cloudevents. Empty: the payload."`
 
 	// ContentType is the media type of the payloads. The default is application/json.
 	ContentType string `yaml:"content-type" doc:"The content type of the payloads."`
@@ -242,6 +246,11 @@ func (c *Config) validateFormat(bad *store.FieldErrors) {
 
 	events := c.events()
 	events.CheckEvent(bad)
+	if _, ok := bodyMember(c.Body); c.Body != "" && !ok {
+		bad.Add("body", "must be one member of the payload, for example {payload.body}, or empty")
+	} else if c.Body != "" && (c.Format.inBody() || c.Format.severalRows()) {
+		bad.Add("body", "is for format: %s and %s; format: %s sends the payload", FormatRaw, FormatCloudEvents, c.Format)
+	}
 	if c.Format == FormatJSONArray && c.ContentType != "" && !event.IsJSON(c.ContentType) {
 		bad.Add("content-type", "is %q, but format: %s is JSON", c.ContentType, c.Format)
 	}

@@ -4,11 +4,13 @@
 //   - {id}, {kind}, {group}, {type}: the row's id, kind, message group and event type
 //   - {attr.NAME}: an attribute of the row
 //   - {{ and }}: a brace
+//   - with ParsePayload, {payload.NAME}: a member of a payload that is a JSON object
 //
 // The event type is an attribute too, and the kind may be one.
 package template
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,7 +31,8 @@ type Template struct {
 // field is a field of a template.
 type field struct {
 	name      string // as written
-	attribute string // the attribute that it stands for, "" for the id and the group
+	attribute string // the attribute that it stands for, "" for the others
+	member    string // the member of the payload, "" for the others
 }
 
 // The fields that are no attributes.
@@ -38,8 +41,11 @@ const (
 	fieldGroup = "group"
 )
 
-// attributePrefix begins the field of any attribute.
-const attributePrefix = "attr."
+// Prefixes of the fields of any attribute, and of any member of the payload.
+const (
+	attributePrefix = "attr."
+	payloadPrefix   = "payload."
+)
 
 // Fields lists the fields for a text of an error.
 const Fields = "{id}, {kind}, {group}, {type}, {attr.NAME}"
@@ -48,7 +54,19 @@ const Fields = "{id}, {kind}, {group}, {type}, {attr.NAME}"
 const Fault = "has a brace alone or an unknown field in braces; the fields are " + Fields + "; write {{ and }} for braces"
 
 // Parse parses a template. The error begins with "has" and names the character position.
-func Parse(text string) (Template, error) {
+func Parse(text string) (Template, error) { return parse(text, parseField) }
+
+// ParsePayload is Parse for texts that may have members of the payload.
+func ParsePayload(text string) (Template, error) {
+	return parse(text, func(name string) (field, error) {
+		if member, ok := strings.CutPrefix(name, payloadPrefix); ok && member != "" {
+			return field{name: name, member: member}, nil
+		}
+		return parseField(name)
+	})
+}
+
+func parse(text string, fieldOf func(name string) (field, error)) (Template, error) {
 	var t Template
 	var literal strings.Builder
 	for rest := text; rest != ""; {
@@ -71,7 +89,7 @@ func Parse(text string) (Template, error) {
 			if !closed {
 				return t, fmt.Errorf("has a { without a } at character %d; write {{ for a brace", at)
 			}
-			f, err := parseField(name)
+			f, err := fieldOf(name)
 			if err != nil {
 				return t, fmt.Errorf("has {%s} at character %d, %w", name, at, err)
 			}
@@ -95,13 +113,13 @@ func MustParse(text string) Template {
 
 func parseField(name string) (field, error) {
 	if attribute, ok := strings.CutPrefix(name, attributePrefix); ok && attribute != "" {
-		return field{name, attribute}, nil
+		return field{name: name, attribute: attribute}, nil
 	}
 	switch name {
 	case fieldID, fieldGroup:
 		return field{name: name}, nil
 	case store.AttributeKind, store.AttributeType:
-		return field{name, name}, nil
+		return field{name: name, attribute: name}, nil
 	}
 	if near := store.Nearest(name, []string{fieldID, store.AttributeKind, fieldGroup, store.AttributeType}); near != "" {
 		return field{}, fmt.Errorf("did you mean {%s}?", near)
@@ -125,9 +143,22 @@ func (t *Template) Attributes() (names []string) {
 	return names
 }
 
+// Members returns the members of the payload that the template needs.
+func (t *Template) Members() (names []string) {
+	for _, f := range t.fields {
+		if f.member != "" {
+			names = append(names, f.member)
+		}
+	}
+	return names
+}
+
 // FieldsOf returns the attributes and the group that the valid template under a key needs.
 func FieldsOf(key, text string, required bool) (all []sink.Field) {
-	t := MustParse(text)
+	t, err := ParsePayload(text)
+	if err != nil {
+		panic("template: " + err.Error())
+	}
 	if t.UsesGroup() {
 		all = append(all, sink.Field{Key: key, Required: required})
 	}
@@ -168,8 +199,30 @@ func (f *field) value(m *sink.Message) (value string, ok bool) {
 	case fieldGroup:
 		return m.Group.Name, m.Group.Valid
 	}
+	if f.member != "" {
+		text, ok := Member(m.Payload, f.member)
+		return string(text), ok
+	}
 	if f.attribute == store.AttributeKind {
 		return m.Kind, m.Kind != ""
 	}
 	return m.Attributes.Get(f.attribute)
+}
+
+// Member returns a member of a payload that is a JSON object: of a string its characters, of any other
+// value its JSON. ok is false if it is absent or null.
+func Member(payload []byte, name string) (value []byte, ok bool) {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(payload, &members) != nil {
+		return nil, false
+	}
+	value = members[name]
+	var text *string
+	switch {
+	case value == nil, string(value) == "null":
+		return nil, false
+	case value[0] == '"' && json.Unmarshal(value, &text) == nil:
+		return []byte(*text), true
+	}
+	return value, true
 }
