@@ -267,6 +267,17 @@ func (s *layoutScene) sql(text string) string { return strings.ReplaceAll(text, 
 // number of repeated arrivals.
 func (s *layoutScene) checkOrder() (again int) {
 	s.t.Helper()
+	again, late := s.repeated()
+	for _, what := range late {
+		s.t.Error(what)
+	}
+	return again
+}
+
+// repeated returns the number of repeated arrivals, and the first arrivals behind a later row of their
+// group.
+func (s *layoutScene) repeated() (again int, late []string) {
+	s.t.Helper()
 	seen, last := map[string]bool{}, map[int]int{}
 	for _, got := range s.to.Accepted() {
 		if seen[got.ID] {
@@ -279,11 +290,11 @@ func (s *layoutScene) checkOrder() (again int) {
 			s.t.Fatalf("payload %q: %v", got.Payload, err)
 		}
 		if r.N <= last[r.Group] {
-			s.t.Errorf("group %d: row %d arrived after row %d", r.Group, r.N, last[r.Group])
+			late = append(late, fmt.Sprintf("group %d: row %d arrived after row %d", r.Group, r.N, last[r.Group]))
 		}
 		last[r.Group] = r.N
 	}
-	return again
+	return again, late
 }
 
 // checkStates waits until each row has the state that the project expects, and one is FAILED.

@@ -9,7 +9,7 @@ all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis rab
 
 # Those that only tests by hand need. They are there if they are named.
 # shellcheck disable=SC2034
-byhand=(zeebe prometheus)
+byhand=(zeebe debezium prometheus)
 
 fetch_pg15() { debs "$1" postgresql-15 postgresql-client-15; }
 programs_pg15() {
@@ -231,10 +231,111 @@ END
 }
 programs_zeebe() { echo "SLUICEBOX_TEST_ZEEBE_BIN=$1"; }
 
+# Debezium's embedded engine with its connector for PostgreSQL, as a program that writes to Kafka.
+# Its settings are a file of properties; those that begin with kafka. are the producer's.
+fetch_debezium() {
+  local jdk
+  jdk=$(jdk 17)
+  maven
+  mkdir -p "$1"
+  cat >"$1/pom.xml" <<'END'
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>sluicebox</groupId><artifactId>debezium</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies>
+    <dependency><groupId>io.debezium</groupId><artifactId>debezium-embedded</artifactId><version>3.6.0.Final</version></dependency>
+    <dependency><groupId>io.debezium</groupId><artifactId>debezium-connector-postgres</artifactId><version>3.6.0.Final</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
+  </dependencies>
+</project>
+END
+  cat >"$1/Router.java" <<'END'
+import io.debezium.embedded.async.ConvertingAsyncEngineBuilderFactory;
+import io.debezium.engine.ChangeEvent;
+import io.debezium.engine.DebeziumEngine;
+import io.debezium.engine.format.Json;
+import io.debezium.engine.format.KeyValueHeaderChangeEventFormat;
+import java.io.FileReader;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Properties;
+import java.util.concurrent.Future;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/** Writes the records of an engine to Kafka, and marks them as processed once Kafka has them. It ends with SIGTERM. */
+class Router {
+  static byte[] bytes(Object text) {
+    return text == null ? null : text.toString().getBytes(StandardCharsets.UTF_8);
+  }
+
+  public static void main(String[] args) throws Exception {
+    Properties all = new Properties(), kafka = new Properties();
+    try (var file = new FileReader(args[0])) {
+      all.load(file);
+    }
+    for (String name : all.stringPropertyNames()) {
+      if (name.startsWith("kafka.")) {
+        kafka.put(name.substring("kafka.".length()), all.remove(name));
+      }
+    }
+    var producer = new KafkaProducer<>(kafka, new ByteArraySerializer(), new ByteArraySerializer());
+    var engine = DebeziumEngine.create(KeyValueHeaderChangeEventFormat.of(Json.class, Json.class, Json.class), ConvertingAsyncEngineBuilderFactory.class.getName())
+        .using(all)
+        .using((DebeziumEngine.CompletionCallback) (success, message, error) -> System.out.println("engine ended: " + success + " " + message + " " + error))
+        .using(new DebeziumEngine.ConnectorCallback() {
+          @Override
+          public void pollingStarted() {
+            System.out.println("engine started");
+          }
+        })
+        .notifying((records, committer) -> {
+          var sent = new ArrayList<Future<?>>();
+          for (ChangeEvent<String, String> r : records) {
+            var record = new ProducerRecord<>(r.destination(), r.partition(), bytes(r.key()), bytes(r.value()));
+            r.headers().forEach(h -> record.headers().add(h.getKey(), bytes(h.getValue())));
+            sent.add(producer.send(record));
+          }
+          for (var one : sent) {
+            try {
+              one.get();
+            } catch (java.util.concurrent.ExecutionException e) {
+              throw new RuntimeException(e);
+            }
+          }
+          for (var r : records) {
+            committer.markProcessed(r);
+          }
+          committer.markBatchFinished();
+        })
+        .build();
+    var running = new Thread(engine);
+    Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+      try {
+        engine.close();
+        running.join();
+        producer.close();
+      } catch (Exception e) {
+        e.printStackTrace();
+      }
+    }));
+    running.start();
+    running.join();
+  }
+}
+END
+  mvn -q -B -f "$1/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+    -DincludeScope=runtime -DoutputDirectory="$1/lib" >&2
+  "$jdk/bin/javac" -cp "$1/lib/*" -d "$1" "$1/Router.java" >&2
+  ln -s "$jdk" "$1/jdk"
+}
+programs_debezium() { echo "SLUICEBOX_TEST_DEBEZIUM_BIN=$1"; }
+
 # jdk VERSION: prints the home of a JDK of this version or a later one.
 jdk() {
   local home version
-  for home in "${JAVA_HOME:-}" /usr/lib/jvm/*; do
+  for home in ${JAVA_HOME:+"$JAVA_HOME"} /usr/lib/jvm/*; do
     [ -x "$home/bin/javac" ] || continue
     version=$("$home/bin/java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
     if [ "${version:-0}" -ge "$1" ]; then

@@ -12,8 +12,8 @@
 #                                 run CMD with fresh servers
 #
 # NAME: pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis
-# rabbitmq java python node browser (default: all of these), and by hand zeebe, which needs a JDK 21, and
-# prometheus.
+# rabbitmq java python node browser (default: all of these), and by hand prometheus, debezium and
+# zeebe. debezium needs a JDK 17, and zeebe a JDK 21.
 # pgbouncer and those behind it are only installed: tests run them. java, python and node are
 # the libraries of deploy/writers, and skipped without a runtime. To use long-running
 # servers:
@@ -35,8 +35,8 @@
 #                                 skipped
 #   SLUICEBOX_TEST_PG15_OPTIONS   additional options of the started server
 # The same variables exist for PG18 (5918), MYSQL (5921), MARIADB (5924) and MONGO
-# (5927). PGBOUNCER and REDIS have _BIN and _LIB; NATS, NATS29 and RABBITMQ have _BIN; KAFKA_BIN and
-# ZEEBE_BIN are the directories of jars, and PYMONGO_BIN is added to PYTHONPATH. JAVA_BIN, PYTHON_BIN and NODE_BIN
+# (5927). PGBOUNCER and REDIS have _BIN and _LIB; NATS, NATS29 and RABBITMQ have _BIN; KAFKA_BIN,
+# DEBEZIUM_BIN and ZEEBE_BIN are the directories of jars, and PYMONGO_BIN is added to PYTHONPATH. JAVA_BIN, PYTHON_BIN and NODE_BIN
 # are the directories of their libraries, and BROWSER_BIN has the program browser. All database servers except MONGO also have:
 #   SLUICEBOX_TEST_MYSQL_DATA     data directory to copy for each new server; without
 #                                 it one is created each time (mysqld
