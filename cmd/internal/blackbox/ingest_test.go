@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -168,6 +170,8 @@ func (l *ingestLoad) deliver(http *http.Client, client, n int) error {
 		p, err := post(http, urls[rand.IntN(len(urls))]+l.box.path, "shop-token", bytes.NewReader(body))
 		sent++
 		switch {
+		case err == nil && p.status == 503 && p.retryAfter == "":
+			return fmt.Errorf("%s: 503 without Retry-After: %s", id, p.body)
 		case err != nil, p.status == 503:
 			<-time.After(20 * time.Millisecond) // as a client that honours Retry-After, but sooner
 			continue
@@ -299,7 +303,8 @@ func (blanks) Read(p []byte) (int, error) {
 }
 
 // Bodies that are broken, too large, slow or another tenant's are refused with the answer of
-// deploy/ingest.md, in little memory, and the rows of others go on. A large payload is delivered.
+// deploy/ingest.md, in little memory, and the rows of others go on. A payload of the limit is delivered.
+// SLUICEBOX_TEST_ROWS=20000 attacks 20 times.
 func TestIngestRefuses(t *testing.T) {
 	t.Parallel()
 	aVersion(t, func(t *testing.T, version int) {
@@ -308,6 +313,7 @@ func TestIngestRefuses(t *testing.T) {
 		_, good := postboxMessage(1, 1)
 		change := func(from, to string) string { return strings.Replace(string(good), from, to, 1) }
 		bomb := gzipped(t, zeros(100<<20))
+		largest := strings.Repeat("x", 1<<20-len(messagePayload(1))+len("größer"))
 		client := &http.Client{Transport: &http.Transport{}}
 		defer client.CloseIdleConnections()
 		for name, tt := range map[string]struct {
@@ -326,6 +332,26 @@ func TestIngestRefuses(t *testing.T) {
 			"broken UTF-8":      {body: change(`größer`, "\xc3"), status: 400, want: "not UTF-8 at byte"},
 			"a text too long":   {body: change(`"p1"`, `"`+strings.Repeat("p", 256)+`"`), status: 422, want: "too long"},
 			"a header's column": {body: change(`"event_type"`, `"tenant_id"`), status: 422, want: "tenant_id"},
+			"no token":          {token: " ", status: 401},
+			"the token's start": {token: "shop", status: 401},
+			"another case":      {body: change(`"tenantId"`, `"TenantId"`), status: 400, want: "unknown field"},
+			"a field twice":     {body: change(`"type"`, `"id":"b","type"`), status: 400, want: "id: is given twice"},
+			"null":              {body: change(`"p1"`, "null"), status: 400, want: "partitionId"},
+			"another type":      {body: change(`"EVENT"`, `"EVENTS"`), status: 400, want: "DISPATCH_JOB"},
+			"a tenant's text":   {body: change("1001", `"1001"`), status: 400, want: "tenantId"},
+			"half a pair":       {body: change("größer", `\ud83d`), status: 400, want: "payload"},
+			"two messages":      {body: string(good) + string(good), status: 400, want: "not JSON at byte"},
+			"a list":            {body: "[" + string(good) + "]", status: 400},
+			"nothing":           {body: " ", status: 400, want: "not JSON at byte"},
+			"deep JSON":         {body: strings.Repeat("[", 1<<20), status: 400, want: "not JSON at byte"},
+			"deep headers":      {body: change(`"n":1`, `"n":`+strings.Repeat("[", 9000)+strings.Repeat("]", 9000)), status: 201},
+			"a form":            {header: []string{"Content-Type", "application/x-www-form-urlencoded"}, status: 415},
+			"latin1":            {header: []string{"Content-Type", "application/json; charset=latin1"}, status: 415},
+			"compressed twice":  {body: gzipped(t, strings.NewReader(gzipped(t, bytes.NewReader(good)))), header: []string{"Content-Encoding", "gzip, gzip"}, status: 415},
+			"compressed":        {body: gzipped(t, strings.NewReader(change("evt-1-1", "refused-compressed"))), header: []string{"Content-Encoding", "gzip"}, status: 201},
+			"a cut body":        {body: gzipped(t, bytes.NewReader(good))[:60], header: []string{"Content-Encoding", "gzip"}, status: 400},
+			"the limit":         {body: change(`größer`, largest), status: 201},
+			"above the limit":   {body: change(`größer`, largest+"x"), status: 413, want: "the limit is 1048576"},
 			"a bomb":            {body: bomb, header: []string{"Content-Encoding", "gzip"}, status: 413, want: "compressed more than 200 to 1"},
 		} {
 			if tt.body == "" {
@@ -337,23 +363,101 @@ func TestIngestRefuses(t *testing.T) {
 				t.Errorf("%s: answer %+v %v, want %d with %s", name, p, err, tt.status, tt.want)
 			}
 		}
+		s.expectRepeats(r, client)
 		s.expectDoctor(r)
-		before := r.peak()
-		s.attack(r, client, bomb)
+		before, rounds := r.peak(), many(t, 1000)/1000
+		for round := range rounds {
+			s.attack(r, client, bomb, round)
+		}
 		if grown := r.peak() - before; grown > 64<<20 {
 			t.Errorf("attacks took %d MiB", grown>>20)
 		}
+		t.Logf("peak %d MiB before, %d MiB after %d attacks; now %d MiB", before>>20, r.peak()>>20, rounds, r.resident()>>20)
 		r.expectSmall()
 		if _, err := s.conn.exec("SELECT 1"); err != nil {
 			t.Fatal(err)
 		}
-		arrive(t, s.to, 9) // NUL, and those of attack
+		want := 5 + 8*rounds // those with 201 above, that of expectRepeats, and those of attack
+		arrive(t, s.to, want)
 		rows := count(t, s.conn, "SELECT count(*) FROM postbox_messages")
-		if rows != 9 || r.metric(`sluicebox_ingest_requests_total{status="201"}`) != 9 || r.metric(`sluicebox_ingest_requests_total{status="413"}`) < 5 {
-			t.Errorf("%d rows, want 9; %v answered", rows, r.metric(`sluicebox_ingest_requests_total{status="201"}`))
+		if rows != want || r.metric(`sluicebox_ingest_requests_total{status="201"}`) != float64(want) || r.metric(`sluicebox_ingest_requests_total{status="413"}`) < 5 {
+			t.Errorf("%d rows, want %d; %v answered", rows, want, r.metric(`sluicebox_ingest_requests_total{status="201"}`))
 		}
 		expectStop(t, r.relay)
 	})
+}
+
+// Beyond max-lag the clients get 429 with Retry-After, and once the receiver answers again, 201.
+func TestIngestLags(t *testing.T) {
+	t.Parallel()
+	aVersion(t, func(t *testing.T, version int) {
+		s := newIngestScene(t, postgresHost(version), "  max-lag: 500ms")
+		var up atomic.Bool
+		s.to.Script(func(*sinktest.Request) sinktest.Answer {
+			return sinktest.Answer{Status: map[bool]int{true: 204, false: 503}[up.Load()]}
+		})
+		r := s.run()
+		client := &http.Client{Transport: &http.Transport{}}
+		defer client.CloseIdleConnections()
+		n, taken := 0, 0
+		until := func(status int) (p *posted) {
+			t.Helper()
+			within(t, testTimeout, func() string {
+				n++
+				_, body := postboxMessage(n, 1)
+				var err error
+				if p, err = post(client, r.url+postboxPath, "shop-token", bytes.NewReader(body)); err != nil {
+					t.Fatal(err)
+				}
+				if p.status == 201 {
+					taken++
+				}
+				if p.status != status {
+					return fmt.Sprintf("answer %d %s, want %d", p.status, p.body, status)
+				}
+				return ""
+			})
+			return p
+		}
+		until(201)
+		if p := until(429); p.retryAfter == "" || !strings.Contains(p.Error, "more than 500ms") {
+			t.Errorf("answer %s, Retry-After %q", p.body, p.retryAfter)
+		}
+		up.Store(true)
+		until(201)
+		arrive(t, s.to, taken)
+		if rows := count(t, s.conn, "SELECT count(*) FROM postbox_messages"); rows != taken {
+			t.Errorf("%d rows, %d answered with 201", rows, taken)
+		}
+		expectStop(t, r.relay)
+	})
+}
+
+// expectRepeats expects 200 with the first time for a message that is sent again, 409 for another one
+// with its id, and 405 for another method.
+func (s *ingestScene) expectRepeats(r *ingestRelay, client *http.Client) {
+	s.t.Helper()
+	_, message := postboxMessage(9, 1)
+	send := func(body []byte, status int) *posted {
+		s.t.Helper()
+		p, err := post(client, r.url+postboxPath, "shop-token", bytes.NewReader(body))
+		if err != nil || p.status != status {
+			s.t.Fatalf("answer %+v %v, want %d", p, err, status)
+		}
+		return p
+	}
+	first, again := send(message, 201), send(message, 200)
+	if !bytes.Equal(first.body, again.body) || first.CreatedAt == "" || !strings.Contains(string(first.body), fmt.Sprintf(`"payload_size":%d`, len(messagePayload(1)))) {
+		s.t.Errorf("first %s, again %s", first.body, again.body)
+	}
+	send(bytes.Replace(message, []byte("order.created"), []byte("order.changed"), 1), 409)
+	resp, err := client.Get(r.url + postboxPath)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _ = resp.Body.Close(); resp.StatusCode != http.StatusMethodNotAllowed {
+		s.t.Errorf("GET: %d", resp.StatusCode)
+	}
 }
 
 // expectDoctor expects that doctor names the grant and the column that writes need.
@@ -373,7 +477,7 @@ func (s *ingestScene) expectDoctor(r *ingestRelay) {
 }
 
 // attack sends bodies of 100 MB, bombs and bodies that do not end, and good messages beside them.
-func (s *ingestScene) attack(r *ingestRelay, client *http.Client, bomb string) {
+func (s *ingestScene) attack(r *ingestRelay, client *http.Client, bomb string, round int) {
 	s.t.Helper()
 	var all errgroup.Group
 	for i := range 4 {
@@ -400,9 +504,12 @@ func (s *ingestScene) attack(r *ingestRelay, client *http.Client, bomb string) {
 			}
 			return nil
 		})
+		for head, want := range heads() {
+			all.Go(func() error { return expectHead(strings.TrimPrefix(r.url, "http://"), head, want) })
+		}
 		for n := range 2 {
 			all.Go(func() error {
-				_, body := postboxMessage(10+i, 1+n)
+				_, body := postboxMessage(10+i, 1+2*round+n)
 				p, err := post(client, r.url+postboxPath, "shop-token", bytes.NewReader(body))
 				if err != nil || p.status != 201 {
 					return fmt.Errorf("a good message: answer %+v %w", p, err)
@@ -414,6 +521,32 @@ func (s *ingestScene) attack(r *ingestRelay, client *http.Client, bomb string) {
 	if err := all.Wait(); err != nil {
 		s.t.Error(err)
 	}
+}
+
+// heads returns heads of requests, with the beginning of their answers: of a body of 100 MB, which is
+// refused at once; and, after read-timeout, of one that does not end and of one without its body.
+func heads() map[string]string {
+	return map[string]string{
+		"Content-Length: 104857600\r\n\r\n": "HTTP/1.1 413 ", "X-Slow: ": "", "Content-Length: 1000\r\n\r\n{": "HTTP/1.1 408 ",
+	}
+}
+
+// expectHead sends the head of a request and expects the beginning of its answer; "" for none.
+func expectHead(address, head, want string) error {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(testTimeout))
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer shop-token\r\nContent-Type: application/json\r\n%s", postboxPath, head); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(io.LimitReader(conn, int64(len("HTTP/1.1 413 "))))
+	if err != nil || string(answer) != want {
+		return fmt.Errorf("%q: answer %q %w, want %q", head, answer, err, want)
+	}
+	return nil
 }
 
 // gzipped returns a compressed text.
