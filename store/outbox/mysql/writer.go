@@ -123,7 +123,7 @@ func schema(o *store.Outbox) any {
 // describe returns the type json for JSON of MySQL only. In MariaDB such a column is a text. The
 // default is a parenthesis for an expression, which DEFAULT(column) does not compute.
 func describe(o *store.Outbox) (query string, args []any) {
-	return `SELECT column_name, CONCAT(data_type, IF(column_type LIKE '%unsigned%', ' unsigned', '')), IF(extra LIKE '%DEFAULT_GENERATED%', '(', IF(column_default IS NULL OR column_default = 'NULL', NULL, ''))
+	return `SELECT column_name, CONCAT(data_type, IF(column_type LIKE '%unsigned%', ' unsigned', '')), IF(extra LIKE '%DEFAULT_GENERATED%', '(', IF(column_default IS NULL OR column_default = 'NULL', NULL, '')), datetime_precision
 FROM information_schema.columns WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?`, []any{schema(o), o.Table}
 }
 

@@ -105,7 +105,8 @@ func same(column, value string) string {
 
 // describe returns types without a length, because a cast to varchar(3) would cut a text.
 func describe(o *store.Outbox) (query string, args []any) {
-	return `SELECT attname, format_type(atttypid, -1), pg_get_expr(adbin, adrelid)
+	return `SELECT attname, format_type(atttypid, -1), pg_get_expr(adbin, adrelid),
+	CASE WHEN atttypid IN ('timestamp'::regtype, 'timestamptz'::regtype) THEN COALESCE(NULLIF(atttypmod, -1), 6) END
 FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
 WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped`, []any{postgres.TableName(o)}
 }

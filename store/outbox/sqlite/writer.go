@@ -45,7 +45,7 @@ func NewWriter(raw string) (outbox.Writer, error) {
 		OnConflict: " ON CONFLICT (%s) DO NOTHING",
 		Mine:       "0",
 		Columns: func(o *store.Outbox) (string, []any) {
-			return "SELECT name, type, dflt_value FROM pragma_table_info(?)", []any{o.Table}
+			return "SELECT name, type, dflt_value, 3 FROM pragma_table_info(?)", []any{o.Table}
 		},
 		Text:     "CAST(%s AS TEXT)",
 		Same:     func(column, _, placeholder string) string { return column + " IS " + placeholder + " COLLATE BINARY" },

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/outbox"
 	"github.com/sluicebox/sluicebox/store/outbox/internal/batch"
 )
@@ -21,13 +22,19 @@ type foundRow struct {
 type column struct {
 	typ     string
 	initial sql.NullString // its default
+	digits  sql.NullInt64  // of the fraction, of a time
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
 // Comparisons of rows with those of their ids, by the database, which knows how it stores a value.
 
 // find returns the rows of the table that have the ids of rows.
 func (t *transaction) find(ctx context.Context, rows []batch.Row) ([]foundRow, error) {
-	columns, err := t.describe(ctx)
+	columns, err := t.describe(ctx, t.tx, t.o)
 	if err != nil {
 		return nil, err
 	}
@@ -167,9 +174,9 @@ func (t *transaction) selects(n string, fields []outbox.Field, values []string, 
 }
 
 // describe returns the columns of the table by their names.
-func (t *transaction) describe(ctx context.Context) (map[string]column, error) {
-	query, args := t.Columns(t.o)
-	list, err := t.tx.QueryContext(ctx, query, args...)
+func (s *Server) describe(ctx context.Context, in querier, o *store.Outbox) (map[string]column, error) {
+	query, args := s.Columns(o)
+	list, err := in.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +185,7 @@ func (t *transaction) describe(ctx context.Context) (map[string]column, error) {
 	for list.Next() {
 		var name string
 		var c column
-		if err := list.Scan(&name, &c.typ, &c.initial); err != nil {
+		if err := list.Scan(&name, &c.typ, &c.initial, &c.digits); err != nil {
 			return nil, err
 		}
 		columns[name] = c

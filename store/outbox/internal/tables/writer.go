@@ -7,6 +7,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,8 +39,9 @@ type Server struct {
 	Unlock func(ctx context.Context, c *sql.Conn, o *store.Outbox) error
 	// Mine is the condition that the transaction itself inserted a row, o.
 	Mine string
-	// Columns is the query for the name, the type and the default of each column, whose
-	// parameters are Table and Schema. The default is an expression, or NULL.
+	// Columns is the query for the name, the type and the default of each column, and for the digits
+	// of a time's fraction, whose parameters are Table and Schema. The default is an expression, or
+	// NULL; the digits of another type are NULL.
 	Columns func(o *store.Outbox) (query string, args []any)
 	// Text is the format of a column's text.
 	Text string
@@ -61,22 +63,23 @@ type Writer struct {
 	mu     sync.Mutex
 	db     *sql.DB // nil until the first call
 	closed bool
-	shared map[string]answer // of Shared, by the table
+	facts  map[string]facts // by the table
 }
 
-// answer is an answer of Shared. A table may change while its rows are written, so it is asked for
-// again after sharedAge.
-type answer struct {
-	shared bool
+// facts are what a writer knows of a table. A table may change while its rows are written, so they are
+// asked for again after factsAge.
+type facts struct {
+	shared bool          // see Shared
+	unit   time.Duration // of the times of rows
 	at     time.Time
 }
 
-const sharedAge = time.Minute
+const factsAge = time.Minute
 
 var _ outbox.Writer = (*Writer)(nil)
 
 // NewWriter returns a writer. It opens no connection.
-func NewWriter(s *Server) *Writer { return &Writer{server: s, shared: map[string]answer{}} }
+func NewWriter(s *Server) *Writer { return &Writer{server: s, facts: map[string]facts{}} }
 
 // Write implements outbox.Writer.
 func (w *Writer) Write(ctx context.Context, of *store.Outbox, rows []outbox.Row) ([]outbox.Written, error) {
@@ -96,12 +99,19 @@ func (w *Writer) write(ctx context.Context, o *outbox.Outbox, rows []outbox.Row)
 	if err != nil {
 		return nil, err
 	}
-	return batch.Write(ctx, o, &w.clock, rows, func(ctx context.Context, rows []batch.Row) ([]outbox.Written, error) {
-		t := &transaction{Server: w.server, o: o.Outbox()}
-		var err error
-		if t.locked, err = w.isShared(ctx, db, o.Outbox()); err != nil {
-			return nil, w.server.Classify(o.Outbox(), err)
+	known, err := w.factsOf(ctx, db, o.Outbox())
+	if err != nil {
+		return nil, w.server.Classify(o.Outbox(), err)
+	}
+	timed := slices.Clone(rows)
+	for i := range timed { // as the table stores it, so that a repeat tells the same time
+		if timed[i].Created.IsZero() {
+			timed[i].Created = w.clock.Now()
 		}
+		timed[i].Created = timed[i].Created.Truncate(known.unit)
+	}
+	return batch.Write(ctx, o, &w.clock, timed, func(ctx context.Context, rows []batch.Row) ([]outbox.Written, error) {
+		t := &transaction{Server: w.server, o: o.Outbox(), locked: known.shared}
 		if t.locked {
 			written, err := t.runLocked(ctx, db, rows)
 			return written, w.server.Classify(o.Outbox(), err)
@@ -111,25 +121,46 @@ func (w *Writer) write(ctx context.Context, o *outbox.Outbox, rows []outbox.Row)
 	})
 }
 
-// isShared reports whether the table takes several rows of an id.
-func (w *Writer) isShared(ctx context.Context, db *sql.DB, o *store.Outbox) (bool, error) {
-	if w.server.Shared == nil {
-		return false, nil
-	}
+// factsOf returns what is known of the table of an outbox.
+func (w *Writer) factsOf(ctx context.Context, db *sql.DB, o *store.Outbox) (facts, error) {
 	table := w.server.Table(o)
 	w.mu.Lock()
-	known, ok := w.shared[table]
+	known, ok := w.facts[table]
 	w.mu.Unlock()
-	if ok && time.Since(known.at) < sharedAge {
-		return known.shared, nil
+	if ok && time.Since(known.at) < factsAge {
+		return known, nil
 	}
-	shared, err := w.server.Shared(ctx, db, o)
-	if err == nil {
+	known = facts{unit: time.Microsecond, at: time.Now()}
+	columns, err := w.server.describe(ctx, db, o)
+	if err == nil && w.server.Shared != nil {
+		known.shared, err = w.server.Shared(ctx, db, o)
+	}
+	if err != nil {
+		return facts{}, err
+	}
+	if names := outbox.TimeColumns(&o.Layout); len(names) > 0 {
+		known.unit = unitOf(o, names[0], columns[names[0]])
+	}
+	if len(columns) > 0 { // else there is no table yet
 		w.mu.Lock()
-		w.shared[table] = answer{shared, time.Now()}
+		w.facts[table] = known
 		w.mu.Unlock()
 	}
-	return shared, err
+	return known, nil
+}
+
+// unitOf returns the unit in which a column has the time of a row.
+func unitOf(o *store.Outbox, name string, c column) time.Duration {
+	if slices.Contains(o.Layout.Filled, store.FilledColumn{Column: name, Fill: store.FillMillis}) {
+		return time.Millisecond
+	}
+	unit := time.Microsecond
+	if c.digits.Valid {
+		for range 6 - min(c.digits.Int64, 6) {
+			unit *= 10
+		}
+	}
+	return unit
 }
 
 // pool returns the pool, which it opens once.
