@@ -32,11 +32,29 @@ func (s *spills) add(p Pending) {
 	s.waiting = append(s.waiting, p)
 }
 
-// take begins to write the first n rows.
-func (s *spills) take(n int) []Pending {
-	s.writing = s.waiting[:n:n]
-	s.waiting = s.waiting[n:]
+// take begins to write the first n rows that are not held back.
+func (s *spills) take(n int, heldBack func(*Pending) bool) []Pending {
+	s.writing = nil
+	var left []Pending
+	at := 0
+	for ; at < len(s.waiting) && len(s.writing) < n; at++ {
+		if p := &s.waiting[at]; heldBack(p) {
+			left = append(left, *p)
+		} else {
+			s.writing = append(s.writing, *p)
+		}
+	}
+	s.waiting = append(left, s.waiting[at:]...)
 	return s.writing
+}
+
+// advance moves the last row in front of the rows of a lane that wait.
+func (s *spills) advance(l *lane.Lane) {
+	last := len(s.waiting) - 1
+	p := s.waiting[last]
+	if at := slices.IndexFunc(s.waiting[:last], func(p Pending) bool { return p.Lane == l }); at >= 0 {
+		s.waiting = slices.Insert(s.waiting[:last], at, p)
+	}
 }
 
 // written ends the batch and returns it.

@@ -34,8 +34,18 @@ func mayCopy(l *lane.Lane, rw *lane.Row) bool {
 	return !writing && rw.Copy == lane.NoCopy && rw.Stage == lane.Open
 }
 
-// Retried spills the head of a lane whose failure is written now, if rows behind it are spilled
-// and Config.Whole requires it.
+// heldBack reports whether a row must not be spilled yet, because the failure of its lane's head is
+// being written: if the head is tried again, it is to be spilled first. See Retried.
+func (sp *Spiller) heldBack(p *Pending) bool {
+	if !sp.cfg.Whole || p.Lane == nil || p.Lane.State != lane.Writing || len(p.Lane.Rows) == 0 {
+		return false
+	}
+	head := p.Lane.Rows[0]
+	return head != p.Row && head.Seq != 0 && head.Copy == lane.NoCopy
+}
+
+// Retried spills the head of a lane whose failure is written now, if rows behind it are spilled or
+// to be spilled and Config.Whole requires it.
 func (sp *Spiller) Retried(l *lane.Lane) {
 	if !sp.cfg.Whole || sp.ended || len(l.Rows) == 0 {
 		return
@@ -46,10 +56,14 @@ func (sp *Spiller) Retried(l *lane.Lane) {
 	}
 }
 
+// add puts a row behind the rows to spill. The head of a lane comes before the others of the lane.
 func (sp *Spiller) add(l *lane.Lane, rw *lane.Row, copied bool) {
 	sp.spills.setCopy(rw, lane.CopyWriting)
+	ahead := sp.cfg.Whole && l.Spilling > 0 && len(l.Rows) > 0 && l.Rows[0] == rw
 	l.Spilling++
-	sp.spills.add(Pending{l, rw, copied})
+	if sp.spills.add(Pending{l, rw, copied}); ahead {
+		sp.spills.advance(l)
+	}
 }
 
 // Rows spills the rows of a lane that are only in memory. It leaves out rows in flight and
@@ -80,13 +94,9 @@ const minBatch = 100
 // caller reports them to Written. Only one such batch is in flight, and none while a reload is.
 func (sp *Spiller) Next(limit int) []store.Item {
 	waiting := len(sp.spills.waiting)
-	n := min(limit, waiting, max(minBatch, waiting/10))
-	if n == 0 {
-		return nil
-	}
-	items := make([]store.Item, n)
-	for i, p := range sp.spills.take(n) {
-		items[i] = p.Row.Item
+	var items []store.Item
+	for _, p := range sp.spills.take(min(limit, max(minBatch, waiting/10)), sp.heldBack) {
+		items = append(items, p.Row.Item)
 		sp.Reloads.seen(p.Row)
 	}
 	return items
@@ -234,7 +244,7 @@ func (sp *Spiller) Unwritten(o *lane.Outcome) {
 	case o.Of.Lane == nil && o.Status == store.Pending, rw.Copy == lane.CopyWriting:
 	case rw.Copy == lane.CopyStored && o.Of.Lane == nil:
 		sp.detach(rw)
-	case rw.Copy != lane.NoCopy || rw.Seq == 0 || sp.ended || !sp.cfg.Unwritten:
+	case rw.Copy != lane.NoCopy || rw.Seq == 0 || sp.ended && !sp.cfg.Whole || !sp.cfg.Unwritten:
 		sp.lanes.Memory.DropPayload(rw)
 	default:
 		if o.Status.Settled() {
