@@ -79,13 +79,12 @@ func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source
 		r.sourceDetail = "polling"
 	}
 
-	src, views := source(nil), timedViewer{r.db.store, &r.progress}
+	src, views, lanes := source(nil), timedViewer{r.db.store, &r.progress}, &pollLanes{Relay: r}
 	byPosition := poll.ReadsByPosition(r.opt().tables())
 	if byPosition {
 		src = poll.NewTail(r.opt().pollConfig(), views)
 		r.sourceDetail += " by position"
 	} else {
-		lanes := &pollLanes{Relay: r}
 		views.Viewer = pollViewer{r.db.store, lanes}
 		src = pollSource{poll.New(r.opt().pollConfig(), views, lanes)}
 	}
@@ -93,6 +92,9 @@ func (r *Relay) openSource(ctx context.Context, lost *capture.LostError) (source
 	r.isPolling.Store(true)
 	r.hasPositions.Store(byPosition)
 	st, begin, err := r.start(ctx, src, !byPosition, lost)
+	if err == nil {
+		lanes.join = st.join
+	}
 	return src, st, begin, err
 }
 
@@ -104,7 +106,7 @@ func (r *Relay) start(ctx context.Context, src checkpoint.Opener, polling bool, 
 	}
 	tables := st.laneStore
 	if st.fan != nil {
-		tables = startStore{tables, st.fan}
+		tables = startStore{tables, st.join, st.fan}
 	}
 	begin, err := checkpoint.Start(ctx, src, tables, r.opt().tables(), r.opt().smallestBuffer(), lost)
 	return st, begin, err

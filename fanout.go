@@ -19,6 +19,7 @@ import (
 // legJoin joins the legs of a row; see legs.Store.
 type legJoin interface {
 	Begin(ctx context.Context, epoch store.Epoch, rows []legs.Row) ([]store.LegSet, error)
+	Placed(rows []legs.Row)
 }
 
 // legRecords reads the records of rows whose legs differ; see ledger.Ledger.
@@ -204,6 +205,7 @@ func (f *fanOut) place(ctx context.Context, items []store.Item, at *placement, o
 			return nil, err
 		}
 		b.place(f.passed(b, at.end), at)
+		f.join.Placed(b.rows)
 		b.reset()
 	}
 	return rest, nil

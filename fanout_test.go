@@ -36,6 +36,8 @@ func (j *fakeJoin) Begin(_ context.Context, _ store.Epoch, rows []legs.Row) ([]s
 	return to, nil
 }
 
+func (j *fakeJoin) Placed([]legs.Row) {}
+
 func (j *fakeJoin) LegRows(_ context.Context, refs []store.Ref) ([]*store.LegRow, error) {
 	rows := make([]*store.LegRow, len(refs))
 	for i, ref := range refs {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/legs"
 )
 
 // activeDispatchers returns the dispatchers of the current session, or
@@ -237,6 +238,8 @@ type pollLanes struct {
 	// opened. A row that has left since shows as unsettled in the view, and no claim tells an
 	// optional leg that it is done.
 	heldBefore map[string][]string
+
+	join *legs.Store // of the session; nil without routes
 }
 
 // pollViewer opens the views of a polling source.
@@ -256,7 +259,11 @@ func (v pollViewer) View(ctx context.Context, snapshot string) (store.View, erro
 			v.lanes.heldBefore[box.Name] = v.lanes.heldByLegs(box)
 		}
 	}
-	return v.Viewer.View(ctx, snapshot)
+	view, err := v.Viewer.View(ctx, snapshot)
+	if v.lanes.join == nil || err != nil {
+		return view, err
+	}
+	return legView{view, func(_ context.Context, outbox string) ([]string, error) { return v.lanes.join.Missing(outbox), nil }}, nil
 }
 
 // routed returns an outbox with routes; nil if the outbox has none.
@@ -288,10 +295,19 @@ func (p *pollLanes) dispatcher(outbox string) *dispatch.Dispatcher {
 	return (*lanes)[p.opt().routes()[outbox]]
 }
 
-// Held implements poll.Lanes.
+// Held implements poll.Lanes. A row that is missing a leg is not held, although the leg that has spilled
+// it may have read it back: the other leg is to get it.
 func (p *pollLanes) Held(outbox string) []string {
 	if box := p.routed(outbox); box != nil {
-		return append(p.heldByLegs(box), p.heldBefore[outbox]...)
+		held := append(p.heldByLegs(box), p.heldBefore[outbox]...)
+		if p.join == nil {
+			return held
+		}
+		missing := map[string]bool{}
+		for _, id := range p.join.Missing(outbox) {
+			missing[id] = true
+		}
+		return slices.DeleteFunc(held, func(id string) bool { return missing[id] })
 	}
 	if d := p.dispatcher(outbox); d != nil {
 		return d.Held(outbox)

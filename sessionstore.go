@@ -34,8 +34,8 @@ func (r *Relay) newSessionStore(polling bool) (*sessionStore, error) {
 	return &sessionStore{laneStore: join, join: join, fan: fan}, err
 }
 
-// adoptMissing gives each leg the rows that only the last leader's memory had, because after a
-// snapshot and while polling no mark tells which they are.
+// adoptMissing sees to the rows that a leg had in the last leader's memory only, because after a
+// snapshot and while polling no mark tells which they are; see legs.Store.
 func (s *sessionStore) adoptMissing(ctx context.Context, begin *checkpoint.StartPoint, polling bool) error {
 	if s.join == nil || begin.SnapshotReason == "" && !polling {
 		return nil
@@ -69,7 +69,49 @@ func (s *sessionStore) replays(db replay.Store) replay.Store {
 // their legs.
 type startStore struct {
 	laneStore
-	fan *fanOut
+	join *legs.Store
+	fan  *fanOut
+}
+
+// View implements store.Viewer. The view of a snapshot shows the rows that are missing a leg.
+func (s startStore) View(ctx context.Context, snapshot string) (store.View, error) {
+	v, err := s.laneStore.View(ctx, snapshot)
+	if err != nil {
+		return nil, err
+	}
+	found := false
+	return legView{v, func(ctx context.Context, outbox string) ([]string, error) {
+		if !found { // not before: the last leader may still spill rows
+			if err := s.join.FindMissing(ctx); err != nil {
+				return nil, err
+			}
+			found = true
+		}
+		return s.join.Missing(outbox), nil
+	}}, nil
+}
+
+// legView is a view that shows rows although a leg has spilled them, because they are missing
+// another one.
+type legView struct {
+	store.View
+	missing func(ctx context.Context, outbox string) ([]string, error)
+}
+
+// Unsettled implements store.View.
+func (v legView) Unsettled(ctx context.Context, q store.UnsettledQuery) (items []store.Item, err error) {
+	if q.IncludeSpilled, err = v.missing(ctx, q.Outbox); err != nil {
+		return nil, err
+	}
+	return v.View.Unsettled(ctx, q)
+}
+
+// Pages implements store.View.
+func (v legView) Pages(ctx context.Context, q store.UnsettledQuery, page int, take func([]store.Item) error) (err error) {
+	if q.IncludeSpilled, err = v.missing(ctx, q.Outbox); err != nil {
+		return err
+	}
+	return v.View.Pages(ctx, q, page, take)
 }
 
 // Spill implements store.Spiller.

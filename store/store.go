@@ -97,6 +97,8 @@ type UnsettledQuery struct {
 	// ExcludeLanes are the lanes to omit, byte for byte, for example held lanes. Lanes of
 	// another outbox are ignored.
 	ExcludeLanes []LaneKey
+	// IncludeSpilled are the ids of rows to read although they are spilled; see legs.Store.
+	IncludeSpilled []string
 	// MaxPayload is the size in bytes up to which a payload is read with its row. A longer
 	// payload leaves Item.Payload nil and still sets PayloadSize. 0 means no limit.
 	MaxPayload int

@@ -303,16 +303,14 @@ func (l *Ledger) deleteLegAfter(ctx context.Context, epoch store.Epoch, name str
 	}
 }
 
-// AdoptLegs adds the copies that legs of an outbox are missing among the spilled rows, made from
-// those of other legs, durably and in transactions of a bounded size. It returns their number. It
-// is for a start whose log does not bring the rows again.
-func (l *Ledger) AdoptLegs(ctx context.Context, epoch store.Epoch, outbox string) (total int, err error) {
-	missing := map[string]bool{} // ids
-	err = l.EachLegRow(ctx, outbox, func(r *store.LegRow) {
-		if len(r.Spilled) > 0 && len(r.Missing()) > 0 {
-			missing[r.ID] = true
-		}
-	})
+// AdoptLegs adds the copies that the records of some rows are missing among the spilled rows of legs,
+// made from those of other legs, durably and in transactions of a bounded size. It returns their
+// number. It is for rows that no log and no table brings again.
+func (l *Ledger) AdoptLegs(ctx context.Context, epoch store.Epoch, outbox string, ids []string) (total int, err error) {
+	missing := map[string]bool{}
+	for _, id := range ids {
+		missing[id] = true
+	}
 	for name, of := range l.legs {
 		if of.outbox != outbox || err != nil || len(missing) == 0 {
 			continue

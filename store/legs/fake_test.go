@@ -199,9 +199,9 @@ func (f *fakeTables) Discard(ctx context.Context, epoch store.Epoch, filter stor
 	return f.resolve(ctx, epoch, filter, func(id string) { delete(f.rows, id) })
 }
 
-// unsettled returns the ids of the rows that a view of the tables shows: those that are unsettled
-// and that no leg has spilled.
-func (f *fakeTables) unsettled(ctx context.Context) (ids []string) {
+// unsettled returns the ids of the rows that a view of the tables shows, in order: those that are
+// unsettled and that no leg has spilled, or that are to be included.
+func (f *fakeTables) unsettled(ctx context.Context, include ...string) (ids []string) {
 	spilled := map[string]bool{}
 	_ = f.backend.View(ctx, func(ctx context.Context, r ledger.Reader) error {
 		rows, err := r.Scan(ctx, ledger.Scan{Queue: ledger.SpilledQueue, Outboxes: f.box.SpilledAs(), Limit: 1 << 20})
@@ -213,7 +213,7 @@ func (f *fakeTables) unsettled(ctx context.Context) (ids []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id, status := range f.rows {
-		if !status.Settled() && !spilled[id] {
+		if !status.Settled() && (!spilled[id] || slices.Contains(include, id)) {
 			ids = append(ids, id)
 		}
 	}

@@ -58,7 +58,8 @@ type Store struct {
 
 	mu      sync.Mutex
 	rows    map[store.Ref]*entry
-	changed chan struct{} // closed once a busy row is free again
+	changed chan struct{}              // closed once a busy row is free again
+	missing map[string]map[string]bool // ids by outbox; see FindMissing
 }
 
 // legOf is what the name of a leg means.
@@ -184,6 +185,7 @@ func (s *Store) restore(ctx context.Context, rows []*use) error {
 		if err == nil {
 			u.at.unsure = false
 			u.at.restore(u.plan, records[i]) // a claim tells whether the row is settled
+			u.at.unmarked = u.at.unmarked || s.polling
 		}
 	}
 	s.wake()
@@ -266,16 +268,4 @@ func (s *Store) inTables(rows []store.ClaimRow) []store.ClaimRow {
 		named[i] = r
 	}
 	return named
-}
-
-// AdoptMissing gives each leg that a record is missing a copy of the row among the spilled rows,
-// made from that of another leg. Call it at a start whose log does not bring the rows again, for
-// example after a snapshot, before the spilled lanes are read.
-func (s *Store) AdoptMissing(ctx context.Context, epoch store.Epoch) error {
-	for name := range s.plans {
-		if _, err := s.AdoptLegs(ctx, epoch, name); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -103,11 +103,12 @@ func (m *model) restartFromSnapshot() {
 	for n := range m.log {
 		m.seqs[n] = 0
 	}
-	for _, some := range m.tables.unsettled(m.ctx) {
+	for _, some := range m.tables.unsettled(m.ctx, m.s.Missing(m.box.Name)...) {
 		m.counted++
 		n := index(some)
 		m.seqs[n] = store.NewSeq(m.epoch, m.counted)
 		m.place(n, m.seqs[n], Row{}, true)
+		m.s.Placed([]Row{{Ref: store.Ref{Outbox: m.box.Name, ID: some}}})
 	}
 }
 

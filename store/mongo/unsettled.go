@@ -46,6 +46,7 @@ type reading struct {
 
 	waiting []store.Item // waiting for the lookup of spilled rows
 	spilled idSet        // all spilled ids, if they were loaded; else nil
+	include idSet        // ids to pass on although they are spilled
 }
 
 // idSet is a set of ids, stored as 128-bit hashes.
@@ -67,10 +68,14 @@ func (v *view) Read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 	r := &reading{
 		view: v, table: t, ties: ties{table: t}, query: q, to: to,
 		excludeIDs: make(map[string]struct{}, len(q.ExcludeIDs)), excludeLanes: store.LaneSet(q.ExcludedLanes(o)),
+		include: make(idSet, len(q.IncludeSpilled)),
 	}
 
 	for _, id := range q.ExcludeIDs {
 		r.excludeIDs[id] = struct{}{}
+	}
+	for _, id := range q.IncludeSpilled {
+		r.include[hashID(id)] = struct{}{}
 	}
 
 	ctx = mongo.NewSessionContext(ctx, v.session)
@@ -294,7 +299,7 @@ func (r *reading) flushWaiting(ctx context.Context) error {
 	}
 
 	for _, it := range waiting {
-		if len(spilled) > 0 && spilled.has(it.ID) {
+		if len(spilled) > 0 && spilled.has(it.ID) && !r.include.has(it.ID) {
 			continue
 		}
 		if r.full = r.full || !r.to.Add(it); r.full {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/sluicebox/sluicebox/store"
 	views "github.com/sluicebox/sluicebox/store/internal/view"
@@ -147,13 +149,28 @@ func (r *reading) text(s *statement, row *rowReader) string {
 		text += "\n  AND " + t.laneBytes(s) + " NOT IN " + s.list("?", lanes)
 	}
 
-	for _, name := range t.SpilledAs() {
-		if r.hasSpilledTable {
+	if r.hasSpilledTable {
+		text += "\n  AND (" + r.included() + "TRUE"
+		for _, name := range t.SpilledAs() {
 			text += "\n  AND NOT EXISTS (SELECT 1 FROM " + string(spilledRows) + " AS p FORCE INDEX (" + string(spilledRows) + "_id) WHERE p.name = " + s.arg(r.relay) +
 				" AND p.outbox = " + s.arg(name) + " AND p.id = " + t.id().bytesOf() + ")"
 		}
+		text += ")"
 	}
 	return text + "\nORDER BY " + t.order()
+}
+
+// included returns the alternative that a row o is to be read although it is spilled. The ids are
+// literals, because they may be more than the parameters of a statement.
+func (r *reading) included() string {
+	if len(r.query.IncludeSpilled) == 0 {
+		return ""
+	}
+	ids := make([]string, len(r.query.IncludeSpilled))
+	for i, id := range r.query.IncludeSpilled {
+		ids[i] = fmt.Sprintf("x'%x'", id)
+	}
+	return r.table.id().bytesOf() + " IN (" + strings.Join(ids, ", ") + ") OR "
 }
 
 // payloadSize returns an expression for the length of a payload in bytes.

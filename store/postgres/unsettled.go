@@ -103,7 +103,7 @@ func (v *view) unsettled(ctx context.Context, t *table, q store.UnsettledQuery) 
 		return nil, nil, err
 	}
 
-	read = unsettledQuery(t, b, &q, where+v.notSpilled(t, b, spilled), left == nil)
+	read = unsettledQuery(t, b, &q, where+v.notSpilled(t, b, spilled, q.IncludeSpilled), left == nil)
 	return read, left, nil
 }
 
@@ -133,12 +133,19 @@ func (v *view) spilledIDs(ctx context.Context, t *table) (ids [][]byte, err erro
 	return ids, nil
 }
 
-// notSpilled is the additional condition that a row o is not spilled. Ids are compared as
-// bytes of their text, because the column's type may have changed since the row was
+// notSpilled is the additional condition that a row o is not spilled, or is one of include. Ids are
+// compared as bytes of their text, because the column's type may have changed since the row was
 // spilled, and the database may not be in UTF-8. OFFSET 0 keeps it a lookup per row:
 // pulled up, it could become a join with all spilled rows.
-func (v *view) notSpilled(t *table, b *builder, spilled [][]byte) string {
+func (v *view) notSpilled(t *table, b *builder, spilled [][]byte, include []string) string {
 	id := "textsend(" + t.text(t.Layout.Columns.ID) + ")"
+	if len(spilled) > 0 && len(include) > 0 {
+		shown := make([][]byte, len(include))
+		for i := range include {
+			shown[i] = []byte(include[i])
+		}
+		return " AND (" + id + " IN (SELECT i.id FROM unnest(" + b.bind("include", "bytea[]", shown) + ") AS i(id)) OR true" + v.notSpilled(t, b, spilled, nil) + ")"
+	}
 	switch {
 	case len(spilled) == 0:
 		return ""

@@ -116,11 +116,13 @@ func unsettledQuery(t *table, q *store.UnsettledQuery, relay string, excluded []
 		"\nWHERE " + t.state(b).Unsettled() +
 		// A row without an id must not be skipped silently.
 		"\n  AND (" + id + " IS NULL OR " + id + " NOT IN (SELECT value FROM json_each(" + b.bind(jsonArray(q.ExcludeIDs)) + ")))"
-	for _, name := range t.SpilledAs() {
-		if relay != "" {
+	if relay != "" {
+		sql += "\n  AND (" + id + " IN (SELECT value FROM json_each(" + b.bind(jsonArray(q.IncludeSpilled)) + ")) OR TRUE"
+		for _, name := range t.SpilledAs() {
 			sql += "\n  AND NOT EXISTS (SELECT 1 FROM sluicebox_queue AS spilled INDEXED BY sluicebox_queue_id WHERE spilled.queue = '' AND spilled.name = " +
 				b.bind(relay) + " AND spilled.outbox = " + b.bind(name) + " AND spilled.id = " + id + ")"
 		}
+		sql += ")"
 	}
 	if len(excluded) > 0 {
 		sql += "\n  AND " + t.excludeLanes(b, excluded)

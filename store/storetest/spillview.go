@@ -82,14 +82,14 @@ func (s *suite) testViewWithoutLegs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	check := func(what string, want []Row) {
+	check := func(what string, want []Row, include ...string) {
 		t.Helper()
 		v, err := st.View(b.ctx(t), "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer v.Close()
-		got := b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 2 * n})
+		got := b.unsettled(t, v, store.UnsettledQuery{Outbox: "a", Limit: 2 * n, IncludeSpilled: include})
 		if !slices.EqualFunc(got, want, func(it store.Item, r Row) bool { return it.ID == r.ID }) {
 			t.Errorf("%s: %d rows, want %d", what, len(got), len(want))
 		}
@@ -97,9 +97,21 @@ func (s *suite) testViewWithoutLegs(t *testing.T) {
 	spill("bus", 0, 2)
 	spill("hooks", 1, 5)
 	check("few", list[5:])
+	check("few, with two of them", slices.Concat(list[1:2], list[4:]), list[1].ID, list[4].ID, list[9].ID, "none")
 	spill("bus", 0, 1300)
 	spill("hooks", 1200, 2500)
 	check("many", list[2500:])
+	var more []string
+	for i := range 1000 {
+		more = append(more, list[2*i].ID)
+	}
+	var shown []Row
+	for i := range list {
+		if i < 2000 && i%2 == 0 || i >= 2500 {
+			shown = append(shown, list[i])
+		}
+	}
+	check("many, with half of them", shown, more...)
 }
 
 // testPages: pages contain the rows of Unsettled and stop at the limit.

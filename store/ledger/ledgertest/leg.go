@@ -272,7 +272,14 @@ func (b *bench) testAdoptLegs(t *testing.T) {
 	rows := []store.LegRow{legRow(1, "", "", "bus"), legRow(2, "hooks", "", "bus"), legRow(3, "", "hooks", "bus"), legRow(4, "", "", "bus"), legRow(5, "", "", "bus")}
 	rows[4].Retries = map[string]store.LegRetry{"hooks": {Count: 2}}
 	l.spillLegs(t, "a/bus", rows...)
-	if n, err := l.AdoptLegs(ctx(t), l.epoch, "a"); n != 3 || err != nil {
+	var ids []string
+	for i := range rows {
+		ids = append(ids, rows[i].ID)
+	}
+	if n, err := l.AdoptLegs(ctx(t), l.epoch, "a", ids[1:2]); n != 0 || err != nil {
+		t.Errorf("%d copies of a row that all legs have, %v", n, err)
+	}
+	if n, err := l.AdoptLegs(ctx(t), l.epoch, "a", ids); n != 3 || err != nil {
 		t.Errorf("%d copies, %v; want 3", n, err)
 	}
 	rows[0], rows[3] = legRow(1, "", "", "bus hooks"), legRow(4, "", "", "bus hooks")
@@ -283,7 +290,7 @@ func (b *bench) testAdoptLegs(t *testing.T) {
 	if err != nil || len(items[0]) != 3 || string(items[0][2].Payload) != "\x00row\xff 5" || items[0][2].RetryCount != 2 {
 		t.Errorf("copies: %+v, %v", items, err)
 	}
-	if n, err := l.AdoptLegs(ctx(t), l.epoch, "a"); n != 0 || err != nil {
+	if n, err := l.AdoptLegs(ctx(t), l.epoch, "a", ids); n != 0 || err != nil {
 		t.Errorf("once more: %d copies, %v", n, err)
 	}
 	l.wantLegs(t, "adopted again", rows, copies...)
