@@ -56,7 +56,10 @@ func newRouterSwitch(t *testing.T) *routerSwitch {
 	}
 	initOutbox(t, "debezium", database)
 	// All databases of a server share the names of slots.
-	settings := map[string]string{"slot.name": w.slot(), "publication.name": w.slot()}
+	settings := map[string]string{
+		"slot.name": w.slot(), "publication.name": w.slot(),
+		"message.prefix.exclude.list": nameFor(database) + "[.].*", // the relay's marks
+	}
 	w.cluster = servers.Kafka(t, 1, nil)
 	var err error
 	w.consumer, err = kgo.NewClient(kgo.SeedBrokers(w.cluster.Addresses()...), kgo.ConsumeTopics(routerTopic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
