@@ -57,8 +57,8 @@ func TestMembersInAnAddress(t *testing.T) {
 	uri := ""
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { uri = r.RequestURI }))
 	t.Cleanup(srv.Close)
-	s := newSink(t, webhook.Config{URL: sink.Secret(srv.URL + "/{payload.shop}/orders?n={payload.n}")})
-	if res := s.Deliver(t.Context(), []sink.Message{row("1", `{"shop": "a/b c", "n": 1.50}`)}); res.Class != sink.Delivered || uri != "/a%2Fb%20c/orders?n=1.50" {
+	s := newSink(t, webhook.Config{URL: sink.Secret(srv.URL + "/{payload.shop}/orders?n={payload.order.n}")})
+	if res := s.Deliver(t.Context(), []sink.Message{row("1", `{"shop": "a/b c", "order": {"n": 1.50}}`)}); res.Class != sink.Delivered || uri != "/a%2Fb%20c/orders?n=1.50" {
 		t.Errorf("%s: %s, address %q", res.Class, res.Detail, uri)
 	}
 	for want, cfg := range map[string]webhook.Config{

@@ -10,7 +10,6 @@
 package template
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -209,20 +208,12 @@ func (f *field) value(m *sink.Message) (value string, ok bool) {
 	return m.Attributes.Get(f.attribute)
 }
 
-// Member returns a member of a payload that is a JSON object: of a string its characters, of any other
-// value its JSON. ok is false if it is absent or null.
+// Member returns a member of a payload that is a JSON object, as store.ReadMembers does. ok is false if it
+// is absent or null.
 func Member(payload []byte, name string) (value []byte, ok bool) {
-	var members map[string]json.RawMessage
-	if json.Unmarshal(payload, &members) != nil {
+	values, ok := store.ReadMembers(payload, []string{name})
+	if !ok || values[0] == nil {
 		return nil, false
 	}
-	value = members[name]
-	var text *string
-	switch {
-	case value == nil, string(value) == "null":
-		return nil, false
-	case value[0] == '"' && json.Unmarshal(value, &text) == nil:
-		return []byte(*text), true
-	}
-	return value, true
+	return values[0], true
 }

@@ -1,7 +1,9 @@
 package template_test
 
 import (
+	"fmt"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +73,27 @@ func TestMissingValue(t *testing.T) {
 	}
 }
 
+// Members of the payload are fields only where the caller says so.
+func TestParsePayload(t *testing.T) {
+	if _, err := template.Parse("{payload.url}"); err == nil || !strings.Contains(err.Error(), "which is no field") {
+		t.Errorf("Parse: %v", err)
+	}
+	if _, err := template.ParsePayload("{payload.}"); err == nil {
+		t.Error("a member without a name")
+	}
+	tpl, err := template.ParsePayload("{id}{payload.a b}{payload.n}")
+	if err != nil || !slices.Equal(tpl.Members(), []string{"a b", "n"}) || len(tpl.Attributes()) > 0 || tpl.Fixed() {
+		t.Errorf("%q, %q, %v", tpl.Members(), tpl.Attributes(), err)
+	}
+	for payload, want := range map[string]string{`{"a b": "x", "n": 1.50}`: "7x1.50", `{"a b": "x"}`: "payload.n", "": "payload.a b"} {
+		m := message()
+		m.Payload = []byte(payload)
+		if text, missing := tpl.Text(m, asIs); text+missing != want {
+			t.Errorf("%s: %q, missing %q, want %q", payload, text, missing, want)
+		}
+	}
+}
+
 func TestAttributes(t *testing.T) {
 	tpl := template.MustParse("{id}{type}{attr.a}{attr.b}{attr.a}{group}{kind}")
 	if got := tpl.Attributes(); !slices.Equal(got, []string{"type", "a", "b", "kind"}) {
@@ -93,6 +116,28 @@ func TestInvalidTemplate(t *testing.T) {
 		if _, err := template.Parse(text); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
+	}
+}
+
+// Members are found among many, without memory for each.
+func TestMembersOfALargePayload(t *testing.T) {
+	payload := []byte(`{"url": "a"`)
+	for n := range 1 << 20 {
+		payload = fmt.Appendf(payload, `,"%d":1`, n)
+	}
+	payload = append(payload, '}')
+	runtime.GC()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got, ok := template.Member(payload, "url")
+	runtime.ReadMemStats(&after)
+	if string(got) != "a" || !ok {
+		t.Errorf("got %q, %t", got, ok)
+	}
+	live := int64(after.HeapSys) - int64(before.HeapSys)
+	t.Logf("a payload of %d MiB took %d MiB", len(payload)>>20, live>>20)
+	if live > 64<<20 {
+		t.Error("want at most 64 MiB")
 	}
 }
 
