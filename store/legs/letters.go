@@ -131,7 +131,7 @@ func (s *Store) withLetters(ctx context.Context, f store.DeadLetterFilter, limit
 	if err != nil {
 		return err
 	}
-	return s.inTurns(ctx, len(letters), func(i int) *store.Ref { return &letters[i].Ref }, func(ctx context.Context, at []int) error {
+	return s.inTurns(ctx, len(letters), func(i int) *store.Ref { return &letters[i].Ref }, nil, func(ctx context.Context, at []int) error {
 		some := f
 		some.IDs = nil
 		for _, i := range at {

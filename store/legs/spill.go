@@ -24,7 +24,8 @@ func (s *Store) Spill(ctx context.Context, epoch store.Epoch, items []store.Item
 			return err
 		}
 	}
-	return s.inTurns(ctx, len(todo), func(k int) *store.Ref { return &items[todo[k]].Ref }, func(ctx context.Context, at []int) error {
+	lane := func(k int) store.LaneKey { return items[todo[k]].Lane() }
+	return s.inTurns(ctx, len(todo), func(k int) *store.Ref { return &items[todo[k]].Ref }, lane, func(ctx context.Context, at []int) error {
 		some, records := make([]store.Item, len(at)), make([]store.LegRow, len(at))
 		s.mu.Lock()
 		for n, k := range at {
@@ -105,7 +106,7 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 			return err
 		}
 	}
-	return s.inTurns(ctx, len(todo), func(k int) *store.Ref { return &rows[todo[k]].Ref }, func(ctx context.Context, at []int) error {
+	return s.inTurns(ctx, len(todo), func(k int) *store.Ref { return &rows[todo[k]].Ref }, nil, func(ctx context.Context, at []int) error {
 		ends := make([]store.LegEnd, len(at))
 		s.mu.Lock()
 		for n, k := range at {
@@ -134,8 +135,10 @@ func (s *Store) DeleteSpilled(ctx context.Context, epoch store.Epoch, rows []sto
 }
 
 // inTurns calls do for the rows of legs, by index, each once. The rows are busy meanwhile. No two
-// rows of a call of do are one row of an outbox. Their entries exist.
-func (s *Store) inTurns(ctx context.Context, n int, name func(i int) *store.Ref, do func(ctx context.Context, at []int) error) error {
+// rows of a call of do are one row of an outbox. Their entries exist. A row that another call writes has
+// its turn later. If lane is not nil, those behind it in its lane wait too: after a crash between two
+// turns, rows that nobody has spilled come behind the spilled ones, unless the log brings them.
+func (s *Store) inTurns(ctx context.Context, n int, name func(i int) *store.Ref, lane func(i int) store.LaneKey, do func(ctx context.Context, at []int) error) error {
 	todo := make([]int, n)
 	for i := range todo {
 		todo[i] = i
@@ -146,13 +149,18 @@ func (s *Store) inTurns(ctx context.Context, n int, name func(i int) *store.Ref,
 			return err
 		}
 		var at, left []int
+		waits := map[store.LaneKey]bool{}
 		for k, i := range todo {
-			if u := &rows[k]; u.at.busy {
-				left = append(left, i)
-			} else {
+			u := &rows[k]
+			switch {
+			case !u.at.busy && (lane == nil || !waits[lane(i)]):
 				u.at.busy, u.held = true, true
 				at = append(at, i)
+				continue
+			case lane != nil:
+				waits[lane(i)] = true
 			}
+			left = append(left, i)
 		}
 		todo = left
 		if len(at) == 0 {
