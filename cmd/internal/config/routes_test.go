@@ -225,3 +225,19 @@ func TestTestRow(t *testing.T) {
 		}
 	}
 }
+
+// The host of a row is that of its payload, if url names a member of it.
+func TestTestRowWithAddress(t *testing.T) {
+	cfg := load(t, `
+name: jobs
+source: {url: 'postgres://relay@db.example/post'}
+outboxes: [{table: postbox_messages, layout: postbox, sink: jobs}]
+sinks: {jobs: {type: webhook, url: '{payload.url}', body: '{payload.body}', allow-hosts: [hooks.example]}}
+`)
+	for url, want := range map[string]string{"https://hooks.example/paid?key=x": "https://hooks.example", "https://other.example/": ""} {
+		test, err := cfg.TestRow(0, []byte(`{"type": "DISPATCH_JOB", "payload": "{\"url\": \"`+url+`\"}"}`))
+		if err != nil || test.Destinations[0].Endpoint != want {
+			t.Errorf("%s: got %+v, %v; want endpoint %q", url, test, err, want)
+		}
+	}
+}

@@ -15,7 +15,7 @@ import (
 
 // RowTest says where a row of an outbox would go.
 type RowTest struct {
-	Item *store.Item // without its payload
+	Item *store.Item
 
 	// Destinations are those of the outbox, in their order.
 	Destinations []DestinationTest
@@ -206,6 +206,7 @@ func (r *rowReader) read() {
 	if kind, ok := r.values[l.Columns.Kind]; ok && l.Columns.Kind != "" {
 		it.Kind = string(kind)
 	}
+	it.Payload = r.values[l.Columns.Payload]
 	groups := l.GroupColumns()
 	if slices.ContainsFunc(groups, func(column string) bool { return r.values[column] != nil }) {
 		it.Group = l.GroupOfColumns(func(i int) []byte { return r.values[groups[i]] })
