@@ -98,6 +98,7 @@ type failedRows struct {
 	loaded bool
 	unsure time.Time                      // until then each call reads the records
 	forgot int                            // calls of forget
+	number int64                          // the greatest one that FailedNumbers gave a FAILED row
 	ids    map[string]map[string]struct{} // by outbox, then by id
 }
 
@@ -160,12 +161,16 @@ func (l *Ledger) loadFailed(ctx context.Context) error {
 	f.mu.RLock()
 	forgot, began := f.forgot, time.Now()
 	f.mu.RUnlock()
-	found := map[string]map[string]struct{}{}
+	found, number := map[string]map[string]struct{}{}, int64(0)
 	err := l.records.View(ctx, func(ctx context.Context, r Reader) error {
 		for outbox := range f.outboxes {
 			ids := map[string]struct{}{}
 			found[outbox] = ids
-			err := eachFailed(ctx, r, outbox, func(_ string, row *failedRow) { ids[string(row.ID)] = struct{}{} })
+			err := eachFailed(ctx, r, outbox, func(_ string, row *failedRow) {
+				if ids[string(row.ID)] = struct{}{}; row.Seq.Epoch() == 0 {
+					number = max(number, int64(row.Seq))
+				}
+			})
 			if err != nil {
 				return err
 			}
@@ -178,7 +183,26 @@ func (l *Ledger) loadFailed(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ids, f.loaded = found, f.forgot == forgot && !began.Before(f.unsure)
+	f.number = max(f.number, number)
 	return nil
+}
+
+// numbersBegin is when the numbers of FAILED rows count from. They have milliseconds for 34 years.
+var numbersBegin = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+
+// FailedNumbers returns the first of n numbers for FAILED rows of legs that the log did not bring, which
+// are their Seqs. They are behind all earlier ones, so that a requeue keeps the order in which the rows
+// FAILED, and below the Seqs of all epochs, so that it puts the rows in front of their lanes.
+func (l *Ledger) FailedNumbers(ctx context.Context, n int) (store.Seq, error) {
+	if err := l.loadFailed(ctx); err != nil {
+		return 0, err
+	}
+	f := l.failed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first := max(f.number+1, time.Since(numbersBegin).Milliseconds())
+	f.number = first + int64(n) - 1
+	return store.NewSeq(0, first), nil
 }
 
 // failedIDs returns the ids of an outbox's FAILED rows in records.

@@ -169,6 +169,7 @@ func TestBeginWaitsForEachRowAlone(t *testing.T) {
 		}
 		close(gates["1"])
 		close(gates["22"])
+		synctest.Wait()
 	})
 }
 

@@ -284,7 +284,7 @@ func (j *join) legEnd(p *plan, leg int, o *store.Outcome, row store.Ref, after *
 	if !j.recorded && !needs && o.SpilledSeq == 0 && o.Status != store.Failed {
 		return nil
 	}
-	return &store.LegEnd{Outcome: numbered(o), Of: row, Record: rec, Own: o.Status == store.Failed && !p.dropsSettled(j.matched, leg)}
+	return &store.LegEnd{Outcome: *o, Of: row, Record: rec, Own: o.Status == store.Failed && !p.dropsSettled(j.matched, leg)}
 }
 
 // spill records that a leg has a copy among the spilled rows.

@@ -78,6 +78,8 @@ type entry struct {
 	busy bool // a call reads or writes the row
 	// unsure: a write failed, and may have changed the record. It is read again before the next use.
 	unsure bool
+	// numbers are those of FAILED rows without a seq, by leg.
+	numbers map[int]store.Seq
 }
 
 // New returns a Store over that of the database. The outboxes are all outboxes of the relay.

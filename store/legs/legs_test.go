@@ -409,25 +409,6 @@ func TestFailedRowSetBack(t *testing.T) {
 	}
 }
 
-// TestFailedRowsOfASweep: rows without a seq, which a sweep found, are kept as FAILED rows, and requeued.
-func TestFailedRowsOfASweep(t *testing.T) {
-	r := newRig(t, "a")
-	for _, id := range []string{"1", "2"} {
-		r.begin(id, Row{Unmarked: true})
-		it := r.item("a", id)
-		it.Seq = 0
-		o := store.Outcome{Ref: it.Ref, Status: store.Failed, Error: "broken", Row: &it}
-		if _, err := r.Settle(t.Context(), r.epoch, []store.Outcome{o}); err != nil {
-			t.Fatal(err)
-		}
-		r.want(id, store.Failed, "/a/")
-	}
-	items, err := r.Requeue(t.Context(), r.epoch, store.DeadLetterFilter{Outbox: "orders/a"}, 10)
-	if err != nil || len(items) != 2 || string(items[0].Payload) != "x"+items[0].ID || items[0].Seq == items[1].Seq {
-		t.Errorf("requeued %+v, %v", items, err)
-	}
-}
-
 // TestDiscardOfLeg: the row goes once no leg is left that may deliver it.
 func TestDiscardOfLeg(t *testing.T) {
 	r := newRig(t, "a b")

@@ -2,6 +2,7 @@ package legs
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -104,5 +105,63 @@ func TestRequeueCutShortOpensItsLegAlone(t *testing.T) {
 				t.Errorf("FAILED rows of c: %+v, %v", letters, err)
 			}
 		}
+	}
+}
+
+// failSwept fails rows without a seq, which a sweep found, in one call.
+func (r *rig) failSwept(leg string, ids ...string) []store.SettleResult {
+	r.t.Helper()
+	var outcomes []store.Outcome
+	for _, id := range ids {
+		r.begin(id, Row{Unmarked: true})
+		it := r.item(leg, id)
+		it.Seq = 0
+		outcomes = append(outcomes, store.Outcome{Ref: it.Ref, Status: store.Failed, Error: "broken", Row: &it})
+	}
+	results, err := r.Settle(r.t.Context(), r.epoch, outcomes)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return results
+}
+
+// TestFailedRowsOfASweepKeepTheirOrder: rows without a seq are kept as FAILED rows, and requeued in the order in which
+// each leg failed them, across restarts.
+func TestFailedRowsOfASweepKeepTheirOrder(t *testing.T) {
+	r := newRig(t, "a b")
+	r.failSwept("a", "4", "9")
+	r.failSwept("b", "9", "2", "4")
+	r.restart()
+	r.failSwept("a", "2", "7", "1")
+	for leg, want := range map[string][]string{"a": {"4", "9", "2", "7", "1"}, "b": {"9", "2", "4"}} {
+		items, err := r.Requeue(t.Context(), r.epoch, store.DeadLetterFilter{Outbox: "orders/" + leg}, 10)
+		var got []string
+		for i := range items {
+			got = append(got, items[i].ID)
+			if string(items[i].Payload) != "x"+items[i].ID || i > 0 && items[i].Seq <= items[i-1].Seq || items[i].Seq.Epoch() != 0 {
+				t.Errorf("requeued %+v", items[i])
+			}
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s got the rows %q, %v; want %q", leg, got, err, want)
+		}
+	}
+}
+
+// TestNumberOfARowThatWaits: a FAILED row whose outcome is too early keeps its place before the next one, and a
+// repeated call keeps the row once.
+func TestNumberOfARowThatWaits(t *testing.T) {
+	r := newRig(t, "a b")
+	r.begin("1", Row{Unmarked: true})
+	r.rows[store.Ref{Outbox: "orders", ID: "1"}].busy = true
+	if results := r.failSwept("a", "1", "2"); results[0] != store.TooEarly || results[1] != store.Written {
+		t.Fatal(results)
+	}
+	r.rows[store.Ref{Outbox: "orders", ID: "1"}].busy = false
+	r.failSwept("a", "1")
+	r.failSwept("a", "1")
+	items, err := r.Requeue(t.Context(), r.epoch, store.DeadLetterFilter{Outbox: "orders/a"}, 10)
+	if err != nil || len(items) != 2 || items[0].ID != "1" || items[1].ID != "2" {
+		t.Errorf("requeued %+v, %v", items, err)
 	}
 }

@@ -2,7 +2,6 @@ package legs
 
 import (
 	"context"
-	"hash/fnv"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -15,18 +14,22 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	if !some {
 		return s.Store.Settle(ctx, epoch, outcomes)
 	}
+	number, err := s.failedNumbers(ctx, outcomes)
+	if err != nil {
+		return nil, err
+	}
 	if err := s.acquire(ctx, uses); err != nil {
 		return nil, err
 	}
 	c := settling{
-		Store: s, epoch: epoch, outcomes: outcomes, uses: uses, results: make([]store.SettleResult, len(outcomes)),
+		Store: s, number: number, epoch: epoch, outcomes: outcomes, uses: uses, results: make([]store.SettleResult, len(outcomes)),
 		rows: make([]store.Outcome, 0, len(outcomes)), rowAt: make([]int, 0, len(outcomes)),
 	}
 	for i := range outcomes {
 		c.decide(i)
 	}
 	s.release(uses)
-	err := c.write(ctx)
+	err = c.write(ctx)
 	c.finish()
 	if err != nil {
 		return nil, err
@@ -34,9 +37,24 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 	return c.results, nil
 }
 
+// failedNumbers returns the first of as many numbers as FAILED rows need at most, 0 if none does.
+func (s *Store) failedNumbers(ctx context.Context, outcomes []store.Outcome) (store.Seq, error) {
+	n := 0
+	for i := range outcomes {
+		if unnumbered(&outcomes[i]) {
+			n++
+		}
+	}
+	if n == 0 {
+		return 0, nil
+	}
+	return s.FailedNumbers(ctx, n)
+}
+
 // settling is one call of Settle.
 type settling struct {
 	*Store
+	number   store.Seq // of the next FAILED row without one
 	epoch    store.Epoch
 	outcomes []store.Outcome
 	results  []store.SettleResult
@@ -56,6 +74,7 @@ func (c *settling) decide(i int) {
 		return
 	}
 	e := u.at
+	o = c.numbered(u, o) // also if it is too early: the rows of a lane are in order
 	if e.busy {
 		c.results[i] = store.TooEarly
 		return
@@ -72,7 +91,7 @@ func (c *settling) decide(i int) {
 		c.rows, c.rowAt = append(c.rows, store.Outcome{Ref: u.row, Txn: o.Txn, Status: store.Pending, At: o.At}), append(c.rowAt, i)
 	case record:
 		u.hold()
-		end := store.LegEnd{Outcome: numbered(o), Of: u.row, Record: after.record(u.plan, u.row)}
+		end := store.LegEnd{Outcome: *o, Of: u.row, Record: after.record(u.plan, u.row)}
 		c.ends, c.endAt = append(c.ends, end), append(c.endAt, i)
 	case settle:
 		u.hold()
@@ -80,19 +99,28 @@ func (c *settling) decide(i int) {
 	}
 }
 
-// numbered returns an outcome of a leg whose FAILED row has a seq. One that a sweep found has none, and
-// is kept under a number. It is below those of all epochs, so that a requeue puts the row in front of
-// its lane, and always the same, so that a repeated call keeps it once.
-func numbered(o *store.Outcome) store.Outcome {
-	out := *o
-	if o.Status == store.Failed && o.Row != nil && o.Row.Seq == 0 {
-		h := fnv.New64a()
-		_, _ = h.Write([]byte(o.ID)) // never fails
-		row := *o.Row
-		row.Seq = store.Seq(1 + h.Sum64()>>25) //nolint:gosec // it fits
-		out.Row = &row
+// unnumbered reports whether an outcome is that of a FAILED row without a seq, which a sweep found.
+func unnumbered(o *store.Outcome) bool {
+	return o.Status == store.Failed && o.Row != nil && o.Row.Seq == 0
+}
+
+// numbered returns an outcome of a leg whose FAILED row has a seq; see ledger.FailedNumbers. It is the
+// same in a repeated call, which keeps the row once. The lock is held.
+func (c *settling) numbered(u *use, o *store.Outcome) *store.Outcome {
+	if !unnumbered(o) {
+		return o
 	}
-	return out
+	seq, has := u.at.numbers[u.index]
+	if !has {
+		if seq = c.number; u.at.numbers == nil {
+			u.at.numbers = map[int]store.Seq{}
+		}
+		u.at.numbers[u.index] = seq
+		c.number++
+	}
+	out, row := *o, *o.Row
+	row.Seq, out.Row = seq, &row
+	return &out
 }
 
 // dropCopy deletes the copy of a row whose leg had ended before.
