@@ -21,6 +21,7 @@ func (a *answers) take(req *request, res *sink.Result, now time.Time) {
 	a.core.lanes.Requests.Answered(req)
 	a.core.lanes.Memory.ReleaseLarge(req)
 	a.core.breakerChanged(req.Receiver(), req.RecordResult(res, now))
+	a.core.recordFailures(req, res, now)
 	if res.Items == nil && res.Class != sink.Delivered && len(req.Runs) > 1 {
 		a.failShared(req, res, now)
 		return
@@ -75,6 +76,7 @@ func (a *answers) takeRun(req *request, r *run, res *sink.Result, at int, now ti
 		case sink.Delivered:
 			rw.Finish()
 			delivered++
+			a.core.recordDelivery(rw, req.Started, now)
 			a.core.settle(rw, store.Outcome{Status: store.Completed, Receipt: out.Receipt}, nil, now)
 			continue
 		case sink.NotSent:

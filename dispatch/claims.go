@@ -3,6 +3,7 @@ package dispatch
 import (
 	"time"
 
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -112,5 +113,8 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	}
 
 	c.wait(l, l.NextLookup(stop, now))
+	if l.State == lanes.Waiting {
+		l.HeldBy = stop.Result
+	}
 	return false
 }

@@ -7,6 +7,7 @@ import (
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/internal/spill"
+	"github.com/sluicebox/sluicebox/dispatch/internal/trail"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -33,6 +34,7 @@ type core struct {
 	operator  operator
 	late      lateClaims
 	overtaken frontiers
+	trail     trail.Ring // of rows that were settled last
 
 	notBefore time.Time // no claim before this time
 	ended     bool
@@ -45,7 +47,7 @@ type core struct {
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
 	c := &core{
 		cfg: cfg, lanes: lanes.NewSet(cfg.lanes(limits, random)),
-		outcomes: pending.NewQueue[owner](lanes.VisibilityWait), delivered: map[string]time.Time{},
+		outcomes: pending.NewQueue[owner](lanes.VisibilityWait), delivered: map[string]time.Time{}, trail: trail.NewRing(trailRows),
 	}
 	c.answers = answers{core: c, policy: cfg.policy(), pings: pings{core: c}}
 	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}, skips: map[string]skipped{}}

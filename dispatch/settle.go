@@ -71,6 +71,9 @@ func (c *core) written(results []store.SettleResult, now time.Time) {
 			if o.WasRefused() && o.Of.Lane != nil {
 				o.Of.Lane.Refusal = ""
 			}
+			if o.Status.Settled() {
+				c.recordSettled(o, results[i], now)
+			}
 			switch {
 			case o.SpilledSeq != 0:
 				c.recordSpilledWrite(o, final)

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
@@ -40,7 +41,7 @@ func main() {
 		onReload:    func() { signal.Notify(reloads, syscall.SIGHUP) },
 		exit:        os.Exit,
 		relay: backend{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.OpenDeadLetters,
-			requests: app.OpenRequests, strayLegs: app.StrayLegs, renameLeg: app.RenameLeg, dropLeg: app.DropLeg, createOutbox: createoutbox.Create, describe: describeTable},
+			requests: app.OpenRequests, explain: app.ExplainRow, strayLegs: app.StrayLegs, renameLeg: app.RenameLeg, dropLeg: app.DropLeg, createOutbox: createoutbox.Create, describe: describeTable},
 	}
 	os.Exit(p.main(os.Args[1:]))
 }
@@ -54,6 +55,8 @@ type backend struct {
 	deadLetters func(*config.Config) (letters store.DeadLetters, closed func(), err error)
 	// requests opens the named checkpoints and the replays.
 	requests func(*config.Config) (of admin.Requests, closed func(), err error)
+	// explain reads what the database says of a row.
+	explain func(ctx context.Context, cfg *config.Config, outbox, id string) (*sluicebox.RowReport, error)
 	// strayLegs returns the routes in the relay's tables that the configuration does not name;
 	// renameLeg and dropLeg change one while no relay runs.
 	strayLegs func(context.Context, *config.Config) ([]store.StrayLeg, error)

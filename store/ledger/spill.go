@@ -166,3 +166,35 @@ func (l *Ledger) SpilledLanes(ctx context.Context, take func(store.SpilledLane))
 	})
 	return wrap(err, "read spilled lanes")
 }
+
+// spilledPage and maxSpilledSearched bound FindSpilled.
+const (
+	spilledPage        = 5000
+	maxSpilledSearched = 100_000
+)
+
+// FindSpilled returns the spilled copy of a row of an outbox or a leg, without payload; nil if there
+// is none. It reads the copies of the outbox, at most 100 000 of them; searched is false if there
+// are more and none of those is the row's.
+func (l *Ledger) FindSpilled(ctx context.Context, row store.Ref) (it *store.Item, searched bool, err error) {
+	q := Scan{Queue: SpilledQueue, Outboxes: []string{row.Outbox}, Limit: spilledPage}
+	err = l.spill.View(ctx, func(ctx context.Context, r Reader) error {
+		it, searched, q.After = nil, false, 0
+		for n := 0; n < maxSpilledSearched; n += spilledPage {
+			page, err := r.Scan(ctx, q)
+			if err != nil {
+				return err
+			}
+			if i := slices.IndexFunc(page, func(it store.Item) bool { return it.Ref == row }); i >= 0 {
+				it, searched = &page[i], true
+				return nil
+			}
+			if searched = len(page) < spilledPage; searched {
+				return nil
+			}
+			q.After = int64(page[len(page)-1].Seq)
+		}
+		return nil
+	})
+	return it, searched, wrap(err, "find spilled row")
+}

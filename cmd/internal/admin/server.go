@@ -50,6 +50,8 @@ type Config struct {
 	// Figures and Settings are served to the page. Without one, its endpoint does not exist.
 	Figures  Figures
 	Settings Settings
+	// Rows explains single rows. Without it the endpoint does not exist.
+	Rows Rows
 	// Reloader reads the configuration again. Without it the endpoint does not exist.
 	Reloader Reloader
 	// Report is served as the status. Without it the endpoint does not exist.
@@ -218,6 +220,7 @@ const indexText = `Sluicebox
 /api/v1/status       the status; ?count=true also counts FAILED rows
 /api/v1/lanes        the lanes; POST to …/retry-now, …/skip, …/pause, …/resume
 /api/v1/routes       the routes of each outbox; POST to …/OUTBOX/ROUTE/pause, …/resume
+/api/v1/rows         …/OUTBOX/ID: why a row is not delivered, and its attempts
 /api/v1/deadletters  the FAILED rows, …/count; POST to …/requeue, …/discard
 /api/v1/checkpoints  the named checkpoints; POST creates one, POST to …/delete
 /api/v1/actions      the log of operator actions
@@ -289,6 +292,9 @@ func (h *handler) endpoints(cfg Config) http.Handler {
 	}
 	if cfg.Requests != nil {
 		h.requestEndpoints(mux, cfg.Requests)
+	}
+	if cfg.Rows != nil {
+		h.rowEndpoint(mux, cfg.Rows)
 	}
 	if cfg.Reloader != nil {
 		h.reloadEndpoint(mux, cfg.Reloader)

@@ -66,6 +66,7 @@ type program struct {
 	relay       relayState
 	lanes       admin.Lanes
 	routes      relayRoutes
+	rows        admin.Rows
 	deadLetters admin.DeadLetters
 	failedCount failedRows // as last counted
 	figures     figures    // of the last hour
@@ -100,7 +101,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	reg.MustRegister(newRouteMetrics(relay.Routes().List))
-	p.relay, p.lanes, p.routes, p.deadLetters = relay, relay.Lanes(), relay.Routes(), observedLetters{relay.DeadLetters(), metrics}
+	p.relay, p.lanes, p.routes, p.rows, p.deadLetters = relay, relay.Lanes(), relay.Routes(), relay.Rows(), observedLetters{relay.DeadLetters(), metrics}
 	p.reloader = newReloader(reg, p, o.Reload)
 	p.reloader.relay = relay
 
@@ -161,7 +162,7 @@ func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, open
 	cfg.OpenMetrics = p.tracingConfig() != nil
 	asked := requests{p.cfg.Load(), open}
 	cfg.Requests, cfg.Actions, cfg.Routes, cfg.Reloader = asked, asked, routes{p}, p.reloader
-	cfg.Figures, cfg.Settings = &p.figures, inForce{p}
+	cfg.Figures, cfg.Settings, cfg.Rows = &p.figures, inForce{p}, p.rows
 	server := admin.New(cfg, p.relay)
 	p.setAccess = server.SetAccess
 	if err := server.Listen(); err != nil {

@@ -27,6 +27,29 @@ func OpenDeadLetters(cfg *config.Config) (letters store.DeadLetters, closed func
 	return db.store, db.store.Close, nil
 }
 
+// ExplainRow returns what the database says of a row of an outbox, without a relay.
+func ExplainRow(ctx context.Context, cfg *config.Config, outbox, id string) (*sluicebox.RowReport, error) {
+	db, err := openDatabase(cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer db.store.Close()
+	outboxes := cfg.Outboxes()
+	at := slices.IndexFunc(outboxes, func(o store.Outbox) bool { return o.Name == outbox })
+	if at < 0 {
+		return nil, &sluicebox.RequestError{Problem: fmt.Sprintf("unknown outbox %q", outbox)}
+	}
+	rep, err := sluicebox.ExplainStored(ctx, db.store, &outboxes[at], id, nil)
+	if err != nil {
+		return nil, err
+	}
+	rep.Leader = "no relay answers"
+	if leader, err := db.store.Leader(ctx); err == nil {
+		rep.Leader = fmt.Sprintf("no relay answers; the last leader is %s", leader.Holder)
+	}
+	return rep, nil
+}
+
 // OpenRequests returns the named checkpoints and replays of the configured relay, which may
 // run elsewhere. It connects on first use. Call closed when done.
 func OpenRequests(cfg *config.Config) (r admin.Requests, closed func(), err error) {

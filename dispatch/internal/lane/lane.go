@@ -98,6 +98,9 @@ type Trouble struct {
 	Failures, Lookups int
 	LastError         string // its latest failure
 
+	// HeldBy is the answer of the claim for which the lane waits; 0: it waits for another reason.
+	HeldBy store.ClaimResult
+
 	// Stalled: its head has been unanswered for long while the receiver accepts other rows.
 	Stalled bool
 
@@ -206,7 +209,7 @@ func (l *Lane) Unhold() {
 }
 
 // Rest ends the lane's current step. The caller moves it on at once.
-func (l *Lane) Rest() { l.State, l.InFlight = Idle, 0 }
+func (l *Lane) Rest() { l.State, l.InFlight, l.HeldBy = Idle, 0, 0 }
 
 // Send begins to send the first n rows, which are claimed.
 func (l *Lane) Send(n int) { l.State, l.InFlight, l.Lookups, l.SentAt = Sending, n, 0, time.Time{} }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
+	"github.com/sluicebox/sluicebox/dispatch/internal/trail"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -45,6 +46,9 @@ type Row struct {
 	// changes it.
 	Account Account
 
+	// Trail is the number of its record in the trail of the core; 0: none.
+	Trail uint32
+
 	// Endpoint is the endpoint of the row, once it is known: Routed. It needs the row's
 	// attributes, and is remembered while they are not in memory. See Endpoints.Route.
 	Routed   bool
@@ -69,6 +73,9 @@ type FailureTimes struct {
 	// Refused is the time of the last refusal that counted, or else of the first refusal since
 	// a failure of another class.
 	Refused time.Time
+
+	// Attempts are the failed attempts of the row.
+	Attempts *trail.Failures
 }
 
 // FailureTimes returns the times of its failed attempts.
@@ -167,13 +174,24 @@ func (rw *Row) ReleaseTicket() {
 // refusal restarts the interval in which refusals without proof count.
 func (rw *Row) RecordFailure(class sink.Class, now time.Time) *FailureTimes {
 	if rw.failures == nil {
-		rw.failures = &FailureTimes{First: now}
+		rw.failures = &FailureTimes{}
+	}
+	if rw.failures.First.IsZero() {
+		rw.failures.First = now
 	}
 	rw.failures.Last = now
 	if class != sink.Refused {
 		rw.failures.Refused = time.Time{}
 	}
 	return rw.failures
+}
+
+// RecordAttempt records a failed attempt for operators.
+func (rw *Row) RecordAttempt(a trail.Attempt) {
+	if rw.failures == nil {
+		rw.failures = &FailureTimes{}
+	}
+	rw.failures.Attempts = rw.failures.Attempts.Add(a)
 }
 
 // Finish records that the row is delivered, or was found settled or gone.
