@@ -177,7 +177,7 @@ func (d *Dispatcher) SpilledRow(it *store.Item) RowInfo {
 	in := RowInfo{Lane: d.core.lanes.NameOf(it), Committed: it.Committed, RetryCount: it.RetryCount, Spilled: true}
 	in.Cause = lanes.SpilledRow
 	if l := d.core.lanes.Get(in.Lane); l != nil {
-		in.Why = d.core.lanes.Why(l, len(l.Rows), time.Now())
+		in.Why = lanes.WhyOf(d.core.lanes, l, len(l.Rows), time.Now())
 	} else if h := d.core.lanes.OutboxPause(it.Outbox); h != nil {
 		in.Cause, in.Reason, in.Since = lanes.RoutePaused, h.Reason, h.Since
 	} else if b := &d.core.lanes.Endpoints.Of(it.Kind).Breaker; b.Open() {
@@ -190,7 +190,7 @@ func (d *Dispatcher) SpilledRow(it *store.Item) RowInfo {
 func (c *core) rowInfo(ref store.Ref, now time.Time) (RowInfo, bool) {
 	if l, at := c.findRow(ref); l != nil {
 		in := infoOf(l.Rows[at])
-		in.Lane, in.Why = l.Name, c.lanes.Why(l, at, now)
+		in.Lane, in.Why = l.Name, lanes.WhyOf(c.lanes, l, at, now)
 		if in.Cause == lanes.NoSender {
 			in.Cause = c.whyNoClaim()
 		}
@@ -202,7 +202,7 @@ func (c *core) rowInfo(ref store.Ref, now time.Time) (RowInfo, bool) {
 		in.Lane = c.lanes.NameOf(&rw.Item)
 		in.Cause = lanes.Settling
 		if l := c.lanes.Get(in.Lane); l != nil && rw.Stage == lanes.Open {
-			in.Why = c.lanes.Why(l, len(l.Rows), now)
+			in.Why = lanes.WhyOf(c.lanes, l, len(l.Rows), now)
 		}
 		return in, true
 	}

@@ -176,9 +176,9 @@ const (
 // FindSpilled returns the spilled copy of a row of an outbox or a leg, without payload; nil if there
 // is none. It reads the copies of the outbox, at most 100 000 of them; searched is false if there
 // are more and none of those is the row's.
-func (l *Ledger) FindSpilled(ctx context.Context, row store.Ref) (it *store.Item, searched bool, err error) {
+func (s Store) FindSpilled(ctx context.Context, row store.Ref) (it *store.Item, searched bool, err error) {
 	q := Scan{Queue: SpilledQueue, Outboxes: []string{row.Outbox}, Limit: spilledPage}
-	err = l.spill.View(ctx, func(ctx context.Context, r Reader) error {
+	err = s.spill.View(ctx, func(ctx context.Context, r Reader) error {
 		it, searched, q.After = nil, false, 0
 		for n := 0; n < maxSpilledSearched; n += spilledPage {
 			page, err := r.Scan(ctx, q)

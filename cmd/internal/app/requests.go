@@ -45,7 +45,7 @@ func ExplainRow(ctx context.Context, cfg *config.Config, outbox, id string) (*sl
 	}
 	rep.Leader = "no relay answers"
 	if leader, err := db.store.Leader(ctx); err == nil {
-		rep.Leader = fmt.Sprintf("no relay answers; the last leader is %s", leader.Holder)
+		rep.Leader = fmt.Sprintf("no relay answers; the last leader was %s", leader.Holder)
 	}
 	return rep, nil
 }

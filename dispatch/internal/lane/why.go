@@ -50,14 +50,14 @@ type Why struct {
 	Stalled      bool // the head got no usable answer while the receiver accepted other rows
 }
 
-// Why returns why row number at of a lane is not delivered yet. A row that is spilled or that
+// WhyOf returns why row number at of a lane is not delivered yet. A row that is spilled or that
 // is about to be has a number from len(l.Rows) on. It changes nothing.
-func (s *Set) Why(l *Lane, at int, now time.Time) Why {
+func WhyOf(s *Set, l *Lane, at int, now time.Time) Why {
 	w := Why{Ahead: min(at, len(l.Rows))}
 	switch {
 	case at < l.InFlight:
 		w.Ahead = 0
-		s.whyInFlight(&w, l, now)
+		w.inFlight(s, l, now)
 		return w
 	case l.Blocked != nil:
 		w.Cause, w.First, w.Since, w.Error = BlockedBy, l.Blocked.ID, l.Blocked.Since, l.Blocked.Reason
@@ -74,17 +74,17 @@ func (s *Set) Why(l *Lane, at int, now time.Time) Why {
 		return w
 	}
 	if at > 0 && len(l.Rows) > 0 {
-		first := s.Why(l, 0, now)
+		first := WhyOf(s, l, 0, now)
 		first.Cause, first.FirstCause = Behind, first.Cause
 		first.Ahead, first.First = w.Ahead, l.Rows[0].ID
 		return first
 	}
-	s.whyHead(&w, l, now)
+	w.head(s, l, now)
 	return w
 }
 
-// whyInFlight is Why for a row in the lane's current step.
-func (s *Set) whyInFlight(w *Why, l *Lane, now time.Time) {
+// inFlight is WhyOf for a row in the lane's current step.
+func (w *Why) inFlight(s *Set, l *Lane, now time.Time) {
 	switch l.State {
 	case Claiming:
 		w.Cause = BeingClaimed
@@ -104,9 +104,9 @@ func (s *Set) whyInFlight(w *Why, l *Lane, now time.Time) {
 	}
 }
 
-// whyHead is Why for the first row of a lane that nothing holds, or for a spilled row of a lane
+// head is WhyOf for the first row of a lane that nothing holds, or for a spilled row of a lane
 // without rows in memory.
-func (s *Set) whyHead(w *Why, l *Lane, now time.Time) {
+func (w *Why) head(s *Set, l *Lane, now time.Time) {
 	b := &l.Receiver.Breaker
 	switch {
 	case l.aside.tableLocked():
