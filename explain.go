@@ -2,11 +2,14 @@ package sluicebox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // RowReport is what is known of one row: by its table, by the relay's records and, if this relay
@@ -48,6 +51,9 @@ type LegReport struct {
 	Pause      *store.Hold
 	Unsearched bool
 
+	// Attempts are the failed attempts that the relay's records have, if Row has none; nil if none.
+	Attempts *store.FailedAttempts
+
 	// Blocks: the row is FAILED and blocks its lane.
 	Blocks bool
 
@@ -61,6 +67,7 @@ type RowStore interface {
 	store.RowStatusReader
 	LegRows(ctx context.Context, rows []store.Ref) ([]*store.LegRow, error)
 	LoadHolds(ctx context.Context) ([]store.Hold, error)
+	ReadAttempts(ctx context.Context, row store.Ref) (*store.FailedAttempts, error)
 	Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error)
 	FindSpilled(ctx context.Context, row store.Ref) (it *store.Item, searched bool, err error)
 }
@@ -129,6 +136,11 @@ func (rep *RowReport) readLeg(ctx context.Context, st RowStore, leg *LegReport, 
 	if len(letters) > 0 {
 		leg.Failed = &letters[0]
 	}
+	if leg.Row == nil || len(leg.Row.Attempts) == 0 {
+		if leg.Attempts, err = st.ReadAttempts(ctx, row); err != nil {
+			return err
+		}
+	}
 	if leg.Row == nil && leg.Failed == nil && (rep.State == store.RowUnsettled || rep.Stateless || leg.Route != "") {
 		spilled, searched, err := st.FindSpilled(ctx, row)
 		if err != nil {
@@ -193,4 +205,123 @@ func (d Rows) Explain(ctx context.Context, outbox, id string) (*RowReport, error
 	now := r.Status()
 	rep.Source, rep.Mode = now.Source, now.Mode
 	return rep, nil
+}
+
+const (
+	// attemptsInterval is the time between two writes of failed attempts. A crash loses that much.
+	attemptsInterval = 2 * time.Second
+	// attemptsBatch is the number of rows of one sink whose attempts one of them writes.
+	attemptsBatch = 200
+	// endedInterval is the time between two looks for rows that ended without the relay.
+	endedInterval = time.Minute
+)
+
+// attemptKeeper keeps the failed attempts of rows in the relay's records, and drops those of rows that
+// have ended.
+type attemptKeeper struct {
+	store       store.AttemptLog
+	tables      store.RowStatusReader
+	epoch       store.Epoch
+	dispatchers map[string]*dispatch.Dispatcher
+	stateful    func(outbox string) bool // its table tells whether a row has ended
+	failed      func(error)
+}
+
+// newAttemptKeeper returns the keeper of a session. It gives the dispatchers what the records have.
+func (r *Relay) newAttemptKeeper(ctx context.Context, tables store.RowStatusReader, epoch store.Epoch, sinks, legs map[string]*dispatch.Dispatcher) (*attemptKeeper, error) {
+	k := &attemptKeeper{
+		store: r.db.store, tables: tables, epoch: epoch, dispatchers: sinks,
+		stateful: func(outbox string) bool {
+			o := r.outbox(outbox)
+			return o.Layout.State != store.StateNone && !o.Layout.LogOnly()
+		},
+		failed: func(err error) { r.log.Warn("attempts not saved; retrying", "error", err) },
+	}
+	var strays []store.Ref
+	err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) error {
+		all, err := r.db.store.LoadAttempts(ctx)
+		strays = nil
+		for i := range all {
+			if to := legs[all[i].Outbox]; to != nil {
+				to.LoadAttempts(&all[i])
+			} else { // its route or outbox is not configured any more
+				strays = append(strays, all[i].Ref)
+			}
+		}
+		if err == nil && len(strays) > 0 {
+			err = r.db.store.SaveAttempts(ctx, epoch, nil, strays)
+		}
+		return err
+	})
+	return k, err
+}
+
+// run writes attempts until the context ends and returns its error, or store.ErrNotLeader.
+func (k *attemptKeeper) run(ctx context.Context) error {
+	looked := time.Now()
+	for {
+		if err := backoff.Sleep(ctx, attemptsInterval); err != nil {
+			return err
+		}
+		if time.Since(looked) > endedInterval {
+			looked = time.Now()
+			if err := k.dropEnded(ctx); err != nil {
+				k.failed(err)
+			}
+		}
+		for _, d := range k.dispatchers {
+			if err := k.save(ctx, d); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// save writes what has changed in a dispatcher. It retries until it succeeds.
+func (k *attemptKeeper) save(ctx context.Context, d *dispatch.Dispatcher) error {
+	save, drop := d.TakeAttempts(attemptsBatch)
+	retry := backoff.Doubling{Min: attemptsInterval, Max: time.Minute}
+	for len(save)+len(drop) > 0 {
+		err := k.store.SaveAttempts(ctx, k.epoch, save, drop)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, store.ErrNotLeader):
+			return err
+		}
+		k.failed(err)
+		if err := backoff.Sleep(ctx, retry.Next()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropEnded drops the attempts of rows that an operator discarded, or that another program or an
+// earlier leader settled.
+func (k *attemptKeeper) dropEnded(ctx context.Context) error {
+	for _, d := range k.dispatchers {
+		rows := slices.DeleteFunc(d.KeptRows(), func(row store.Ref) bool { return !k.stateful(row.Outbox) })
+		if len(rows) == 0 {
+			continue
+		}
+		look := make([]store.ClaimRow, len(rows))
+		for i := range rows {
+			look[i].Ref = rows[i]
+		}
+		states, err := k.tables.ReadStatuses(ctx, look)
+		if err != nil {
+			return fmt.Errorf("read rows with attempts: %w", err)
+		}
+		var ended []store.Ref
+		for i, row := range rows {
+			if s := states[i].State; s == store.RowCompleted || s == store.RowAbsent {
+				ended = append(ended, row)
+			}
+		}
+		d.DropAttempts(ended)
+	}
+	return nil
 }

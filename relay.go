@@ -138,6 +138,10 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	if err := r.adoptBlocks(ctx, &begin, routes); err != nil {
 		return err
 	}
+	keeper, err := r.newAttemptKeeper(ctx, st.replays(r.db.store), epoch, lanes, routes)
+	if err != nil {
+		return err
+	}
 
 	trackers := checkpoint.NewTrackers(begin.Watermark, src.Compare)
 	in := newIntake(trackers.Rest(), epoch, routes, freed, r.observer.Captured)
@@ -162,7 +166,7 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	if begin.SnapshotReason == "" {
 		src.Acknowledge(begin.From) // saved, but the server may not know it
 	}
-	return r.runPipeline(ctx, src, begin.From, in, lanes, saver, append(r.backgroundTasks(src, st, in, lanes, saveNow, &begin), sinks.keepOpen))
+	return r.runPipeline(ctx, src, begin.From, in, lanes, saver, append(r.backgroundTasks(src, st, in, lanes, saveNow, &begin), sinks.keepOpen, keeper.run))
 }
 
 // restoreLanes restores the holds and the spilled lanes of earlier sessions.

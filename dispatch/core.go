@@ -35,6 +35,7 @@ type core struct {
 	late      lateClaims
 	overtaken frontiers
 	trail     trail.Ring // of rows that were settled last
+	kept      trail.Kept // the attempts of failing rows
 
 	notBefore time.Time // no claim before this time
 	ended     bool
@@ -47,7 +48,7 @@ type core struct {
 func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
 	c := &core{
 		cfg: cfg, lanes: lanes.NewSet(cfg.lanes(limits, random)),
-		outcomes: pending.NewQueue[owner](lanes.VisibilityWait), delivered: map[string]time.Time{}, trail: trail.NewRing(trailRows),
+		outcomes: pending.NewQueue[owner](lanes.VisibilityWait), delivered: map[string]time.Time{}, trail: trail.NewRing(trailRows), kept: trail.NewKept(keptRows),
 	}
 	c.answers = answers{core: c, policy: cfg.policy(), pings: pings{core: c}}
 	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}, skips: map[string]skipped{}}

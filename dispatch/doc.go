@@ -84,7 +84,7 @@
 // grows too long, the dispatcher also spills the rows that hold it, and keeps them in
 // memory too. One transaction writes the outcome of a spilled row and deletes its copy.
 // While a row is being spilled its outcome waits, so that no copy outlives the row. If the
-// outbox table refuses an outcome, the row is spilled at once; see refused_outcome.go.
+// outbox table refuses an outcome, the row is spilled at once; see table_faults.go.
 //
 // # Replay
 //

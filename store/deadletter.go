@@ -164,3 +164,30 @@ func Refs(letters []DeadLetter) []Ref {
 	}
 	return refs
 }
+
+// Attempt is a request that carried a row.
+type Attempt struct {
+	Started time.Time // by the relay's clock
+	Took    time.Duration
+	Class   string // the name of a class of package sink
+	Error   string // "" for a delivery
+}
+
+// FailedAttempts are the latest failed attempts of a row, the oldest first. Total counts all.
+type FailedAttempts struct {
+	Ref
+	Latest []Attempt
+	Total  int
+}
+
+// AttemptLog keeps the failed attempts of rows that are not delivered, for operators. The caller limits
+// the number of rows. Losing the latest ones harms nothing.
+type AttemptLog interface {
+	// SaveAttempts writes the attempts of rows in place of what it had, and deletes those of other
+	// rows. No row is in both. Errors: those of Settler, without RefusedError.
+	SaveAttempts(ctx context.Context, epoch Epoch, save []FailedAttempts, drop []Ref) error
+	// LoadAttempts returns the attempts of all rows, also of outboxes that are not configured any more.
+	LoadAttempts(ctx context.Context) ([]FailedAttempts, error)
+	// ReadAttempts returns the attempts of a row, nil if there are none. Any process may call it.
+	ReadAttempts(ctx context.Context, row Ref) (*FailedAttempts, error)
+}

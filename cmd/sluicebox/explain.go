@@ -135,8 +135,11 @@ func rowText(row *admin.Row, now time.Time) string {
 		moment("captured", leg.CapturedAt)
 		moment("since", leg.Since)
 		moment("until", leg.Until)
-		if leg.Requests > len(leg.Attempts) {
+		switch {
+		case leg.Requests > len(leg.Attempts):
 			line("attempts", "%d, the latest %d", leg.Requests, len(leg.Attempts))
+		case leg.Requests > 0:
+			line("attempts", "%d", leg.Requests)
 		}
 		for _, a := range leg.Attempts {
 			line("attempt", "%s %.3fs %s %s", a.StartedAt.Format(rowTime), a.Seconds, a.Class, a.Error)

@@ -39,6 +39,7 @@ type Config struct {
 // and are safe for concurrent use.
 type Ledger struct {
 	actions
+	attempts
 	outboxes               *outboxes.Set
 	records, spill, replay Backend
 	areFailed              AreFailed
@@ -58,6 +59,7 @@ var (
 	_ store.Holds          = (*Ledger)(nil)
 	_ store.Requester      = (*Ledger)(nil)
 	_ store.ActionLog      = (*Ledger)(nil)
+	_ store.AttemptLog     = (*Ledger)(nil)
 	_ store.ReplayLister   = (*Ledger)(nil)
 	_ store.ReplayWriter   = (*Ledger)(nil)
 	_ store.ReplayFinisher = (*Ledger)(nil)
@@ -68,7 +70,7 @@ var (
 func New(cfg Config) *Ledger {
 	boxes := store.WithLegs(cfg.Outboxes)
 	l := &Ledger{
-		actions: actions{cfg.Records}, outboxes: outboxes.New(boxes), legs: legsOf(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
+		actions: actions{cfg.Records}, attempts: attempts{cfg.Records}, outboxes: outboxes.New(boxes), legs: legsOf(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
 		batchRows: cfg.BatchRows, batchBytes: cfg.BatchBytes, failed: newFailedRows(boxes), jobs: map[string]chan struct{}{},
 	}
 	l.areFailed = l.orRecorded(l.getRecords, cfg.AreFailed)

@@ -68,7 +68,7 @@ type RowLeg struct {
 	Blocks   bool      `json:"blocks"`             // it is FAILED and blocks its group
 
 	RetryCount int `json:"retry_count"` // failures that counted
-	// Attempts are the latest attempts, the oldest first. Requests counts all under this leader.
+	// Attempts are the latest attempts, the oldest first. Requests counts all that are known.
 	Attempts []RowAttempt `json:"attempts"`
 	Requests int          `json:"requests"`
 	// Settled is null until the row is COMPLETED or FAILED.

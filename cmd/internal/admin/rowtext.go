@@ -58,6 +58,10 @@ func legOf(rep *sluicebox.RowReport, of *sluicebox.LegReport, now time.Time) Row
 	if of.Row != nil {
 		leg.takeInfo(of.Row)
 	}
+	if f := of.Attempts; f != nil && len(leg.Attempts) == 0 {
+		leg.takeAttempts(f.Latest)
+		leg.Requests = max(leg.Requests, f.Total)
+	}
 	switch {
 	case of.Failed != nil && !leg.isMoving():
 		leg.takeFailed(of.Failed)
@@ -90,15 +94,19 @@ func (l *RowLeg) takeInfo(in *dispatch.RowInfo) {
 	l.Since, l.Until, l.Class, l.Endpoint, l.Reason, l.Error = in.Since, in.Until, in.Class, in.Endpoint, in.Reason, in.Error
 	l.Spilled = l.Spilled || in.Spilled
 	l.RetryCount, l.Requests = in.RetryCount, in.Sent
-	for _, a := range in.Attempts {
-		l.Attempts = append(l.Attempts, RowAttempt{StartedAt: a.Started.UTC(), Seconds: a.Took.Seconds(), Class: a.Class.String(), Error: a.Error})
-	}
+	l.takeAttempts(in.Attempts)
 	switch in.Cause {
 	case dispatch.CauseFailed:
 		l.Settled = &RowSettled{Status: store.Failed.String(), At: in.Settled.UTC(), Error: in.FailedAs}
 		l.Error = in.FailedAs
 	case dispatch.CauseDelivered:
 		l.Settled = &RowSettled{Status: store.Completed.String(), At: in.Settled.UTC()}
+	}
+}
+
+func (l *RowLeg) takeAttempts(all []store.Attempt) {
+	for _, a := range all {
+		l.Attempts = append(l.Attempts, RowAttempt{StartedAt: a.Started.UTC(), Seconds: a.Took.Seconds(), Class: a.Class, Error: a.Error})
 	}
 }
 

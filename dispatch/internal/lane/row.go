@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/outcome"
@@ -186,12 +187,14 @@ func (rw *Row) RecordFailure(class sink.Class, now time.Time) *FailureTimes {
 	return rw.failures
 }
 
-// RecordAttempt records a failed attempt for operators.
-func (rw *Row) RecordAttempt(a trail.Attempt) {
+// RecordAttempt records a failed attempt for operators, behind those of an earlier leader if there
+// are any, and returns all of them.
+func (rw *Row) RecordAttempt(a store.Attempt, earlier *trail.Failures) *trail.Failures {
 	if rw.failures == nil {
 		rw.failures = &FailureTimes{}
 	}
-	rw.failures.Attempts = rw.failures.Attempts.Add(a)
+	rw.failures.Attempts = cmp.Or(rw.failures.Attempts, earlier).Add(a)
+	return rw.failures.Attempts
 }
 
 // Finish records that the row is delivered, or was found settled or gone.

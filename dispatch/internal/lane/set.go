@@ -315,6 +315,9 @@ func (s *Set) LockedTables() (outboxes []string) {
 	return outboxes
 }
 
+// TableLocked reports whether another session locks the table of an outbox.
+func (s *Set) TableLocked(outbox string) bool { return s.aside[outbox].tableLocked() }
+
 // LockTable sets the lanes of a locked table aside.
 func (s *Set) LockTable(outbox string) { s.setAside(outbox, func(t *asideLanes) { t.locked = true }) }
 

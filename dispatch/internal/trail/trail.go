@@ -5,40 +5,32 @@ package trail
 import (
 	"iter"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
 
 // maxAttempts is how many attempts of a row are kept, the latest ones. maxError limits the text of
 // each, in bytes.
 const (
-	maxAttempts = 20
+	maxAttempts = 10
 	maxError    = 500
 )
 
-// Attempt is one request that carried a row.
-type Attempt struct {
-	Started time.Time
-	Took    time.Duration
-	Class   sink.Class
-	Error   string // "" for a delivery
-}
-
 // Failures are the failed attempts of a row. Nil has none.
 type Failures struct {
-	latest []Attempt
+	latest []store.Attempt
 	total  int
 }
 
 // Add records a failed attempt. It returns f, or new failures if f is nil.
-func (f *Failures) Add(a Attempt) *Failures {
+func (f *Failures) Add(a store.Attempt) *Failures {
 	if f == nil {
 		f = &Failures{}
 	}
 	if len(a.Error) > maxError {
-		a.Error = a.Error[:maxError] + "…"
+		a.Error = strings.ToValidUTF8(a.Error[:maxError], "") + "…"
 	}
 	if len(f.latest) == maxAttempts {
 		f.latest = slices.Delete(f.latest, 0, 1)
@@ -49,7 +41,7 @@ func (f *Failures) Add(a Attempt) *Failures {
 }
 
 // Latest returns the latest attempts, the oldest first. The slice is the caller's.
-func (f *Failures) Latest() []Attempt {
+func (f *Failures) Latest() []store.Attempt {
 	if f == nil {
 		return nil
 	}

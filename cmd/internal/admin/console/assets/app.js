@@ -4,6 +4,7 @@ import { get, post, forget } from "./api.js";
 import { ask, badge, button, el, replace } from "./dom.js";
 import { overview } from "./overview.js";
 import { lanes } from "./lanes.js";
+import { rowPage } from "./row.js";
 import { deadLetters } from "./deadletters.js";
 import { replays } from "./replays.js";
 import { actions, configuration } from "./records.js";
@@ -12,6 +13,7 @@ const pollInterval = 2000; // milliseconds
 const pages = [
   { path: "", key: "o", title: "Overview", view: overview },
   { path: "lanes", key: "l", title: "Lanes", view: lanes, count: (s) => s.lanes_total },
+  { path: "row", key: "w", title: "Why a row waits", view: rowPage },
   { path: "deadletters", key: "d", title: "Dead letters", view: deadLetters },
   { path: "replays", key: "r", title: "Replays", view: replays },
   { path: "actions", key: "a", title: "Action log", view: actions },
@@ -106,7 +108,7 @@ function enter() {
   open();
 }
 
-const keys = [["g o / l / d / r / a / c", "open a page"], ["/", "go to the first filter"], ["?", "this list"], ["Esc", "close a dialog"]];
+const keys = [["g o / l / w / d / r / a / c", "open a page"], ["/", "go to the first filter"], ["?", "this list"], ["Esc", "close a dialog"]];
 let pending = false;
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !app.session || document.querySelector("dialog[open]") || event.target.closest("input, select, textarea")) return;
