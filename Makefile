@@ -32,7 +32,7 @@ GOTEST   = go test -vet=off -trimpath -timeout 20m
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test $(SUITES) short crash leader lint vuln fuzz bench microbench docs alerts prometheus chart clean have-go have-cc
+.PHONY: help build quickstart test $(SUITES) short crash leader lint vuln fuzz bench microbench docs alerts prometheus release chart clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -113,6 +113,11 @@ docs: build ## write deploy/configuration.md, the reference of all keys and layo
 alerts: have-go ## check deploy/prometheus with promtool (PROMTOOL=promtool for an installed one)
 	$(PROMTOOL) check rules deploy/prometheus/rules.yml
 	$(PROMTOOL) test rules deploy/prometheus/rules_test.yml
+
+# TARGETS="linux/amd64 darwin/arm64" makes fewer.
+release: have-go ## make the archives, Debian packages and SBOM of the checked-out commit in bin/release, and check them
+	deploy/release/release.sh $(TARGETS)
+	deploy/release/check.sh
 
 # Kafka has the topic whose partitions become more.
 prometheus: have-go ## raise every alert beside a real Prometheus, and evaluate the dashboard (two minutes)

@@ -52,11 +52,11 @@ func (f *firing) start(s *scene) *relay {
 	return r
 }
 
-// impatient returns the rules with every wait shortened, and with less to wait for: an age of 2 s in
+// impatient returns the rules with every wait shortened to 4 s, and with less to wait for: an age of 2 s in
 // place of 5 minutes, 8 MiB of log in place of 8 GiB. All else is as users have it.
 func impatient(t *testing.T) string {
 	t.Helper()
-	rules := regexp.MustCompile(`(?m)^( +for:) .*$`).ReplaceAllString(read(t, "prometheus/rules.yml"), "$1 1s")
+	rules := regexp.MustCompile(`(?m)^( +for:) .*$`).ReplaceAllString(read(t, "prometheus/rules.yml"), "$1 4s")
 	for _, change := range [][2]string{
 		{"timestamp_seconds > 300", "timestamp_seconds > 2"},
 		{"> 8 * 1024^3", "> 8 * 1024^2"},

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -262,6 +264,24 @@ func TestImageHasThePackages(t *testing.T) {
 		if !strings.Contains(copied, "\n!"+folder+"\n") {
 			t.Errorf("Dockerfile.dockerignore leaves out %s, of package %s", folder, path)
 		}
+	}
+}
+
+// The compose file has a configuration that the program accepts, and the outbox as it creates it.
+func TestComposeFile(t *testing.T) {
+	t.Parallel()
+	var file struct {
+		Configs map[string]struct{ Content string }
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "compose.yaml")), &file); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, code := command(t, nil, "config", "check", "-c", configFile(t, file.Configs["relay"].Content)); code != 0 {
+		t.Errorf("config check: exit code %d, want 0\n%s%s", code, out, errs)
+	}
+	want, errs, code := command(t, nil, "init", "--outbox", "outbox-messages", "--database", "postgres")
+	if outbox := file.Configs["outbox"].Content; code != 0 || outbox == "" || !strings.HasPrefix(want, outbox) {
+		t.Errorf("the outbox is\n%s\nwant that of init --outbox:\n%s%s", outbox, want, errs)
 	}
 }
 

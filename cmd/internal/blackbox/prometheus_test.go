@@ -20,7 +20,7 @@ const prometheusVariable = "SLUICEBOX_TEST_PROMETHEUS_BIN"
 
 // prometheusConfig scrapes the relays of a folder of target files.
 const prometheusConfig = `
-global: {scrape_interval: 500ms, scrape_timeout: 400ms, evaluation_interval: 500ms}
+global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 500ms}
 rule_files: [%q]
 scrape_configs:
   - job_name: sluicebox
