@@ -22,7 +22,7 @@ func (r *Relay) retryUnreachable(ctx context.Context, deadline time.Time, do fun
 	retry := backoff.Doubling{Min: 200 * time.Millisecond, Max: 5 * time.Second}
 	for {
 		err := do(ctx)
-		if err == nil || ctx.Err() != nil || !r.db.Unreachable(err) {
+		if err == nil || ctx.Err() != nil || !r.db.Unreachable(err) && !errors.Is(err, errNoAnswer) {
 			return err
 		}
 		wait := retry.Next()
@@ -35,6 +35,29 @@ func (r *Relay) retryUnreachable(ctx context.Context, deadline time.Time, do fun
 			return err
 		}
 	}
+}
+
+// errNoAnswer says that the database did not answer a read in time. A retry may succeed.
+var errNoAnswer = errors.New("no answer")
+
+// firstReadTimeout is how long the first attempt of a read may take. It is long, because a
+// database that starts with a cold cache is slow.
+const firstReadTimeout = 30 * time.Second
+
+// readPatiently is retryUnreachable without a deadline for a read that may hang. Each attempt has
+// twice the time of the one before, because there may be much to read.
+func (r *Relay) readPatiently(ctx context.Context, do func(context.Context) error) error {
+	limit := firstReadTimeout
+	return r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) error {
+		bounded, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		err := do(bounded)
+		if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("%w within %s: %w", errNoAnswer, limit, err)
+			limit *= 2
+		}
+		return err
+	})
 }
 
 // prepare creates missing relay tables if the role may, and checks the configured

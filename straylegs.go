@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -17,7 +16,7 @@ import (
 // leader asks, because a standby may have a newer configuration than the leader.
 func (r *Relay) refuseStrayLegs(ctx context.Context) error {
 	var strays []store.StrayLeg
-	err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
+	err := r.readPatiently(ctx, func(ctx context.Context) (err error) {
 		strays, err = r.db.store.StrayLegs(ctx)
 		return err
 	})
@@ -43,7 +42,7 @@ func (r *Relay) refuseStrayLegs(ctx context.Context) error {
 // configured: the next checkpoint is saved without them, and a route that comes back starts at it.
 func (r *Relay) reportRemovedOutboxes(ctx context.Context) error {
 	var cp store.Checkpoint
-	err := r.retryUnreachable(ctx, time.Time{}, func(ctx context.Context) (err error) {
+	err := r.readPatiently(ctx, func(ctx context.Context) (err error) {
 		if cp, err = r.db.store.LoadCheckpoint(ctx); errors.Is(err, store.ErrNoCheckpoint) {
 			return nil
 		}

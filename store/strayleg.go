@@ -11,7 +11,7 @@ type StrayLeg struct {
 	// Marked: the checkpoint says how far the leg is, so rows of the log may wait for it.
 	Marked bool
 
-	Spilled, Failed, Holds int // rows, FAILED rows, and blocked or paused lanes
+	Spilled, Failed, Holds int // rows, FAILED rows (up to 10 000), and blocked or paused lanes
 }
 
 // Leg returns the name of the leg.

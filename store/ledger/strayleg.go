@@ -11,7 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// strayRecords is how many records of a kind are read to find the names of stray legs. The
+// strayRecords is how many records of a kind are read to find the names of stray legs, and how
+// many FAILED rows of such a leg are counted. The
 // records of a leg are spread evenly over the keys, and a leg that runs has a mark too.
 const strayRecords = 10_000
 
@@ -102,9 +103,24 @@ func (l *Ledger) readStrays(ctx context.Context, r Reader, found map[string]*sto
 		if err != nil {
 			break
 		}
-		err = eachFailed(ctx, r, name, func(string, *failedRow) { s.Failed++ })
+		s.Failed, err = countFailed(ctx, r, name, strayRecords)
 	}
 	return err
+}
+
+// countFailed counts the records of FAILED rows of an outbox, up to limit.
+func countFailed(ctx context.Context, r Reader, outbox string, limit int) (n int, err error) {
+	err = r.List(ctx, failedKind, failedPrefix(outbox), limit, func(rec Record) error {
+		row := &failedRow{}
+		if err := decode(failedKind, rec.Key, rec.Body, row); err != nil {
+			return err
+		}
+		if string(row.Outbox) == outbox { // two names may share a prefix
+			n++
+		}
+		return nil
+	})
+	return n, err
 }
 
 // eachFailedOutbox passes the names under which FAILED rows are recorded, most of them repeatedly.
