@@ -36,7 +36,7 @@ type Options struct {
 
 	// Frontiers, if not nil, are the frontiers of the outboxes in LogOnly, by name. Outboxes whose
 	// rows share a checkpoint share one, also among dispatchers. Rows of an outbox without one
-	// hold no checkpoint.
+	// hold no checkpoint, or their table tells which of them were delivered.
 	Frontiers map[string]*Frontier
 
 	// Lease, if not nil, is checked before each request.

@@ -41,7 +41,7 @@ type frontiers struct {
 	memory *lanes.Memory // knows the outboxes whose rows only the log has
 	of     map[string]*overtaken
 	all    []*overtaken // in a fixed order
-	rest   *overtaken   // of outboxes that are not in of; nil if their rows hold no checkpoint
+	rest   *overtaken   // of outboxes that are not in of; nil if none of their rows is spilled
 }
 
 // newFrontiers returns the frontiers of a core whose outboxes share one.
