@@ -74,7 +74,8 @@ func switchCases() []*switchCase {
 			layoutCase: catboxCase(),
 			pending:    "SELECT id::text AS key, payload FROM {table} WHERE sent_at IS NULL AND (in_progress_until IS NULL OR in_progress_until < now()) ORDER BY created_at, id",
 			done:       "UPDATE {table} SET sent_at = now(), in_progress_until = NULL WHERE id::text = $1",
-			claim:      "UPDATE {table} SET in_progress_until = now() + interval '5 minutes' WHERE id::text = $1",
+			// Catbox' claims end after 5 minutes. A relay that finds one waits for that time.
+			claim: "UPDATE {table} SET in_progress_until = now() + interval '5 seconds' WHERE id::text = $1",
 		},
 		{
 			layoutCase: postboxCase(),
