@@ -29,4 +29,25 @@
 //   - A failed save acknowledges nothing.
 //   - A part of a transaction has no position.
 //   - A batch that is never done retains the log until a restart.
+//
+// # Marks of legs
+//
+// A leg of an outbox with routes has a watermark of its own; see Trackers. Its saved mark passes no row
+// that the leg never had, because:
+//
+//   - Every batch enters the tracker of every leg, with the number of rows that the join gives the
+//     leg, before these are appended to lanes. A batch that could not be joined enters none.
+//   - The join leaves a row out for a leg only if its routes do not match it, its mark of the start has
+//     passed it, or the row's record or its settled state says that the leg has ended or spilled it.
+//   - A leg whose mark is ahead while others read again keeps the position of its mark. Only a batch
+//     behind that position moves it. Where the position of a transaction is not known, nothing is
+//     passed: the leg gets such rows again.
+//   - A mark is the position and the seq of one batch, read under one lock. The checkpoint is the
+//     least mark, so the log is read from it for all.
+//   - The end of a leg of a row that has a record is in the record before the row counts as done here.
+//     So after a restart a mark and the records never contradict each other.
+//   - A leg without a saved mark, because its route is new or its outbox comes back, starts at the
+//     checkpoint. It does not get the rows before, and not those that the others have settled.
+//   - A renamed leg keeps its mark. If it takes over a leg with a mark, it starts at the checkpoint.
+//   - After a snapshot no mark holds, and none is saved before the backlog is done for each leg.
 package checkpoint

@@ -439,7 +439,8 @@ func (m *legMove) moveHolds(ctx context.Context) error {
 	return nil
 }
 
-// moveMark moves the leg's mark, or deletes it.
+// moveMark moves the leg's mark, or deletes it. A leg that takes over another and has a mark itself must
+// keep neither: each may have passed rows that the other has not had.
 func (m *legMove) moveMark(ctx context.Context) error {
 	return m.records.Update(ctx, m.epoch, Full, func(ctx context.Context, tx Tx) error {
 		rec, err := get[checkpoint](ctx, tx.Lock, RelayKind, checkpointKey)
@@ -451,7 +452,11 @@ func (m *legMove) moveMark(ctx context.Context) error {
 		if !marked {
 			return nil
 		}
-		if delete(cp.Legs, m.from); m.to != "" {
+		_, both := cp.Legs[m.to]
+		switch delete(cp.Legs, m.from); {
+		case both:
+			delete(cp.Legs, m.to) // it starts at the checkpoint, which is behind neither mark
+		case m.to != "":
 			cp.Legs[m.to] = mark
 		}
 		return put(ctx, tx, RelayKind, checkpointKey, recordOf(cp))

@@ -182,6 +182,21 @@ func TestRenameLegMovesWhatWaits(t *testing.T) {
 	}
 }
 
+// A leg that takes over another one reads the log again from the checkpoint. With the mark of either, it
+// would miss rows that it never had.
+func TestRenameLegToOneWithAMark(t *testing.T) {
+	r := &legRig{}
+	r.open(t, "bus", "hooks")
+	r.fill(t)
+	r.open(t, "bus")
+	if err := r.RenameLeg(t.Context(), r.epoch, "orders", "hooks", "bus"); err != nil {
+		t.Fatal(err)
+	}
+	if cp, err := r.LoadCheckpoint(t.Context()); err != nil || cp.Position != "9" || len(cp.Legs) > 0 {
+		t.Errorf("got checkpoint %+v, %v", cp, err)
+	}
+}
+
 // Rows that only the dropped leg held become COMPLETED. A row that another leg still needs keeps
 // its record.
 func TestDropLegEvaluatesJoins(t *testing.T) {
