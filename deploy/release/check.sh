@@ -31,8 +31,8 @@ for file in "$out"/*.tar.gz "$out"/*.zip; do
     [ -s "$work/$name/$part" ] || fail "$name has no $part"
   done
   program=$(ls "$work/$name"/sluicebox{,.exe} 2>/dev/null || :)
-  go version -m "$program" | grep -qx "	build	GOOS=$os" || fail "the program of $name is not for $os"
-  go version -m "$program" | grep -qx "	build	GOARCH=$arch" || fail "the program of $name is not for $arch"
+  go version -m "$program" | grep -x "	build	GOOS=$os" >/dev/null || fail "the program of $name is not for $os"
+  go version -m "$program" | grep -x "	build	GOARCH=$arch" >/dev/null || fail "the program of $name is not for $arch"
   if grep -qaF "$PWD" "$program"; then fail "the program of $name has paths of this machine"; fi
   if [ "$os/$arch" = "$(go env GOHOSTOS)/$(go env GOHOSTARCH)" ]; then
     "$program" version | grep -qF "$(echo "${name#sluicebox_}" | cut -d _ -f 1)" || fail "$name says another version"

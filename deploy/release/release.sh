@@ -43,9 +43,9 @@ archive() {
   put 755 "$3" "$tree/$name/sluicebox$suffix"
   same "$tree/$name"
   if [ "$1" = windows ]; then
-    (cd "$tree" && find "$name" -type f | sort | zip -q -X -9 "$out/$name.zip" -@)
+    (cd "$tree" && find "$name" -type f | sort | zip -q -X "$out/$name.zip" -@)
   else
-    tar -C "$tree" --sort=name --owner=0 --group=0 --numeric-owner --format=ustar -c "$name" | gzip -n -9 >"$out/$name.tar.gz"
+    tar -C "$tree" --sort=name --owner=0 --group=0 --numeric-owner --format=ustar -c "$name" | gzip -n >"$out/$name.tar.gz"
   fi
   rm -rf "${tree:?}/$name"
 }
@@ -70,7 +70,7 @@ deb() {
   (cd "$root" && find usr -type f | sort | xargs md5sum >DEBIAN/md5sums)
   chmod 644 "$root"/DEBIAN/{control,conffiles,md5sums}
   same "$root"
-  dpkg-deb --root-owner-group -Zxz --build "$root" "$out/sluicebox_$(debversion)_$1.deb" >/dev/null
+  dpkg-deb --root-owner-group -Zxz -z1 --build "$root" "$out/sluicebox_$(debversion)_$1.deb" >/dev/null
   rm -rf "$root"
 }
 
