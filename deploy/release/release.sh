@@ -89,4 +89,5 @@ for target in "${targets[@]}"; do
   if [ "$os" = linux ]; then deb "$arch" "$tree/program"; fi
 done
 ${CYCLONEDX:-go run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0} app -json -licenses -noserial -main cmd/sluicebox -output "$out/sluicebox_$version.cdx.json" .
+sed -i "s/\"timestamp\": \"[^\"]*\"/\"timestamp\": \"$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)\"/" "$out"/*.cdx.json
 (cd "$out" && sha256sum -- * >SHA256SUMS)
