@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -187,11 +188,15 @@ func testInbox(t *testing.T, database string, inboxes []*anInbox) {
 
 	to, killed, applied := sinktest.NewReceiver(t), make(chan struct{}), make(chan struct{}, groups)
 	var repeated atomic.Int64
+	var turns sync.Map // by id: a copy waits until all inboxes have the message
 	var alive atomic.Bool
 	alive.Store(true)
 	to.Script(func(r *sinktest.Request) sinktest.Answer {
 		var row struct{ N int }
+		turn, _ := turns.LoadOrStore(r.Items[0].ID, &sync.Mutex{})
+		turn.(*sync.Mutex).Lock()
 		first, err := receiveAll(inboxes, run+r.Header.Get("Sluicebox-Kind"), r.Items[0].ID)
+		turn.(*sync.Mutex).Unlock()
 		if err := json.Unmarshal(r.Body, &row); err != nil {
 			t.Errorf("body %q: %v", r.Body, err)
 		}

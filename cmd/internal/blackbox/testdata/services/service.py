@@ -23,8 +23,21 @@ import outbox_psycopg
 import outbox_pymongo
 import outbox_sqlalchemy
 
-engine = functools.cache(sqlalchemy.create_engine)
-client = functools.cache(pymongo.MongoClient)
+making = threading.Lock()  # requests at once share what is made: functools.cache may make two
+
+
+def shared(make):
+    cached = functools.cache(make)
+
+    def get(url):
+        with making:
+            return cached(url)
+
+    return get
+
+
+engine = shared(sqlalchemy.create_engine)
+client = shared(pymongo.MongoClient)
 
 
 def events(form):
