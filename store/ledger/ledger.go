@@ -73,17 +73,19 @@ func New(cfg Config) *Ledger {
 		actions: actions{cfg.Records}, attempts: attempts{cfg.Records}, outboxes: outboxes.New(boxes), legs: legsOf(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
 		batchRows: cfg.BatchRows, batchBytes: cfg.BatchBytes, failed: newFailedRows(boxes), jobs: map[string]chan struct{}{},
 	}
-	l.areFailed = l.orRecorded(l.getRecords, cfg.AreFailed)
+	l.areFailed = l.orRecorded(recordsOf(l.records), cfg.AreFailed)
 	return l
 }
 
-// getRecords reads records in a view of their own.
-func (l *Ledger) getRecords(ctx context.Context, kind string, keys ...string) (bodies [][]byte, err error) {
-	err = l.records.View(ctx, func(ctx context.Context, r Reader) (err error) {
-		bodies, err = r.Get(ctx, kind, keys...)
-		return err
-	})
-	return bodies, err
+// recordsOf returns the method Get of a backend, in a view of its own.
+func recordsOf(records Backend) reading {
+	return func(ctx context.Context, kind string, keys ...string) (bodies [][]byte, err error) {
+		err = records.View(ctx, func(ctx context.Context, r Reader) (err error) {
+			bodies, err = r.Get(ctx, kind, keys...)
+			return err
+		})
+		return bodies, err
+	}
 }
 
 // wrap returns an error with the operation before it, nil for nil.

@@ -82,7 +82,7 @@ func (l *Ledger) LegRows(ctx context.Context, rows []store.Ref) (found []*store.
 		for i, row := range some {
 			keys[i] = legKey(row)
 		}
-		records, err := getAll[legRow](ctx, l.getRecords, legKind, l.legKeys.among(distinct(keys)))
+		records, err := getAll[legRow](ctx, recordsOf(l.records), legKind, l.legKeys.among(distinct(keys)))
 		if err != nil {
 			return nil, fmt.Errorf("read records of legs: %w", err)
 		}
