@@ -65,10 +65,15 @@ type LegReport struct {
 // RowStore is the part of a store that explains a row. It needs no leader.
 type RowStore interface {
 	store.RowStatusReader
-	LegRows(ctx context.Context, rows []store.Ref) ([]*store.LegRow, error)
+	rowRecords
 	LoadHolds(ctx context.Context) ([]store.Hold, error)
-	ReadAttempts(ctx context.Context, row store.Ref) (*store.FailedAttempts, error)
 	Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error)
+}
+
+// rowRecords reads what the relay's records say of a row.
+type rowRecords interface {
+	legRecords
+	ReadAttempts(ctx context.Context, row store.Ref) (*store.FailedAttempts, error)
 	FindSpilled(ctx context.Context, row store.Ref) (it *store.Item, searched bool, err error)
 }
 

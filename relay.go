@@ -124,11 +124,7 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	}
 	defer src.Close()
 	epoch := begin.Epoch
-	r.observer.SetLeader(epoch)
-	r.epoch.Store(int64(epoch))
-	r.health.ok("leader", fmt.Sprintf("leading, epoch %d", epoch))
 	r.reportStart(&begin)
-
 	r.updateClaims(ctx)
 	freed := make(chan struct{}, 1)
 	lanes, routes := r.newDispatchers(sinks.sinks, st, epoch, tenure, freed)
@@ -210,10 +206,13 @@ func (r *Relay) restoreSpilled(ctx context.Context, st *sessionStore, routes map
 	return err
 }
 
-// reportStart logs where the session starts. After a snapshot it names the outboxes whose earlier
+// reportStart reports that the relay leads, and logs where the session starts. After a snapshot it names the outboxes whose earlier
 // rows nobody reads, because no table shows which of them are to be sent, and the log before
 // could not be read.
 func (r *Relay) reportStart(begin *checkpoint.StartPoint) {
+	r.observer.SetLeader(begin.Epoch)
+	r.epoch.Store(int64(begin.Epoch))
+	r.health.ok("leader", fmt.Sprintf("leading, epoch %d", begin.Epoch))
 	r.log.Info("leadership acquired", "name", r.opt().Name, "epoch", begin.Epoch, "position", begin.From,
 		"backlog", int64(len(begin.Backlog))+begin.Spilled, "reason", begin.SnapshotReason)
 	var names []string

@@ -59,6 +59,19 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 	}
 }
 
+// noteStop keeps what an answer says of a lane's table and of the row that the table refused. stop is the
+// answer that ended a claim, nil for none; all: no row is claimed.
+func (c *core) noteStop(l *lanes.Lane, stop *store.ClaimAnswer, all bool, now time.Time) {
+	if stop != nil && stop.Result == store.TableLocked {
+		c.lockTable(l.Name.Outbox, now)
+	}
+	if stop != nil && stop.Error != "" && all {
+		l.SetRefusal(stop.Error, now)
+	} else {
+		l.Refusal = ""
+	}
+}
+
 // claimedRun reports whether rows of the run are to be sent.
 func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time) bool {
 	l, n := r.Lane, len(r.Rows)
@@ -90,14 +103,7 @@ func (c *core) claimedRun(r *run, answers []store.ClaimAnswer, at, now time.Time
 	r.Rows = c.lanes.Endpoints.SameEndpoint(send)
 	c.lanes.Memory.Shed(send[len(r.Rows):]...)
 	send = r.Rows
-	if stop != nil && stop.Result == store.TableLocked {
-		c.lockTable(l.Name.Outbox, now)
-	}
-	if stop != nil && stop.Error != "" && len(send) == 0 {
-		l.SetRefusal(stop.Error, now)
-	} else {
-		l.Refusal = ""
-	}
+	c.noteStop(l, stop, len(send) == 0, now)
 
 	switch {
 	case c.ended || stop == nil && len(send) == 0 || len(send) > 0 && (send[0].Skip != nil || c.lanes.OutboxPause(l.Name.Outbox) != nil):

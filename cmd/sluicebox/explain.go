@@ -97,59 +97,71 @@ func explainStored(ctx context.Context, p *program, cfg *config.Config, outbox, 
 
 // rowText describes a row.
 func rowText(row *admin.Row, now time.Time) string {
-	var b strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-10s %s\n", name, oneLine(fmt.Sprintf(format, args...)))
-	}
-	line("row", "%s of %s", quoteCell(row.ID), quoteCell(row.Outbox))
-	line("table", "%s", row.Table)
+	t := rowWriter{now: now}
+	t.line("row", "%s of %s", quoteCell(row.ID), quoteCell(row.Outbox))
+	t.line("table", "%s", row.Table)
 	if row.Relay != "" {
-		line("relay", "%s", row.Relay)
+		t.line("relay", "%s", row.Relay)
 	}
 	for i := range row.Legs {
-		leg := &row.Legs[i]
-		b.WriteString("\n")
-		if leg.Route != "" {
-			line("route", "%s, %s", leg.Route, leg.Need)
-		}
-		if leg.Sink != "" {
-			line("sink", "%s", sinkCell(leg.Sink))
-		}
-		line("why", "%s: %s", leg.Cause, leg.Text)
-		if leg.Remedy != "" {
-			line("do", "%s", leg.Remedy)
-		}
-		if leg.Kind != "" || leg.Group != (store.Group{}) {
-			line("group", "%s, kind %s", groupCell(leg.Group), quoteCell(leg.Kind))
-		}
-		moment := func(name string, at time.Time) {
-			switch {
-			case at.IsZero():
-			case at.After(now):
-				line(name, "%s (in %s)", at.UTC().Format(rowTime), durationText(at.Sub(now)))
-			default:
-				line(name, "%s (%s ago)", at.UTC().Format(rowTime), ageText(at, now))
-			}
-		}
-		moment("committed", leg.CommittedAt)
-		moment("captured", leg.CapturedAt)
-		moment("since", leg.Since)
-		moment("until", leg.Until)
-		switch {
-		case leg.Requests > len(leg.Attempts):
-			line("attempts", "%d, the latest %d", leg.Requests, len(leg.Attempts))
-		case leg.Requests > 0:
-			line("attempts", "%d", leg.Requests)
-		}
-		for _, a := range leg.Attempts {
-			line("attempt", "%s %.3fs %s %s", a.StartedAt.Format(rowTime), a.Seconds, a.Class, a.Error)
-		}
-		if leg.Settled != nil {
-			line("settled", "%s", leg.Settled.Status)
-			moment("at", leg.Settled.At)
-		}
+		t.WriteString("\n")
+		t.leg(&row.Legs[i])
 	}
-	return b.String()
+	return t.String()
+}
+
+// rowWriter writes the text about a row, a line for each fact.
+type rowWriter struct {
+	strings.Builder
+	now time.Time
+}
+
+func (t *rowWriter) line(name, format string, args ...any) {
+	t.WriteString(fmt.Sprintf("%-10s %s\n", name, oneLine(fmt.Sprintf(format, args...))))
+}
+
+// moment writes a time and how far away it is, and nothing for the zero time.
+func (t *rowWriter) moment(name string, at time.Time) {
+	switch {
+	case at.IsZero():
+	case at.After(t.now):
+		t.line(name, "%s (in %s)", at.UTC().Format(rowTime), durationText(at.Sub(t.now)))
+	default:
+		t.line(name, "%s (%s ago)", at.UTC().Format(rowTime), ageText(at, t.now))
+	}
+}
+
+func (t *rowWriter) leg(leg *admin.RowLeg) {
+	if leg.Route != "" {
+		t.line("route", "%s, %s", leg.Route, leg.Need)
+	}
+	if leg.Sink != "" {
+		t.line("sink", "%s", sinkCell(leg.Sink))
+	}
+	t.line("why", "%s: %s", leg.Cause, leg.Text)
+	if leg.Remedy != "" {
+		t.line("do", "%s", leg.Remedy)
+	}
+	if leg.Kind != "" || leg.Group != (store.Group{}) {
+		t.line("group", "%s, kind %s", groupCell(leg.Group), quoteCell(leg.Kind))
+	}
+	t.moment("committed", leg.CommittedAt)
+	t.moment("captured", leg.CapturedAt)
+	t.moment("since", leg.Since)
+	t.moment("until", leg.Until)
+	switch {
+	case leg.Requests > len(leg.Attempts):
+		t.line("attempts", "%d, the latest %d", leg.Requests, len(leg.Attempts))
+	case leg.Requests > 0:
+		t.line("attempts", "%d", leg.Requests)
+	}
+	for _, a := range leg.Attempts {
+		t.line("attempt", "%s %.3fs %s %s", a.StartedAt.Format(rowTime), a.Seconds, a.Class, a.Error)
+	}
+	if leg.Settled != nil {
+		t.line("settled", "%s", leg.Settled.Status)
+		t.moment("at", leg.Settled.At)
+	}
 }
 
 // rowTime has a fixed number of digits, so that lines stay aligned.

@@ -187,8 +187,9 @@ func (l *Ledger) loadFailed(ctx context.Context) error {
 	return nil
 }
 
-// numbersBegin is when the numbers of FAILED rows count from. They have milliseconds for 34 years.
-var numbersBegin = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+// numbersBegin is when the numbers of FAILED rows count from, 2026-01-01, in milliseconds since 1970. They
+// last for 34 years.
+const numbersBegin = 1_767_225_600_000
 
 // FailedNumbers returns the first of n numbers for FAILED rows of legs that the log did not bring, which
 // are their Seqs. They are behind all earlier ones, so that a requeue keeps the order in which the rows
@@ -200,7 +201,7 @@ func (l *Ledger) FailedNumbers(ctx context.Context, n int) (store.Seq, error) {
 	f := l.failed
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	first := max(f.number+1, time.Since(numbersBegin).Milliseconds())
+	first := max(f.number+1, time.Now().UnixMilli()-numbersBegin)
 	f.number = first + int64(n) - 1
 	return store.NewSeq(0, first), nil
 }

@@ -140,7 +140,7 @@ func TestBeginWaitsForEachRowAlone(t *testing.T) {
 			rows = append(rows, Row{Ref: store.Ref{Outbox: "orders", ID: id}, Matched: store.AllLegs(2), Known: r.known(id)})
 		}
 		gates := map[string]chan struct{}{"1": make(chan struct{}), "22": make(chan struct{})}
-		r.Store.Store.Tables = gatedTables{r.Store.Store.Tables, gates}
+		r.Tables = gatedTables{r.Tables, gates}
 		claim := func(id string) {
 			go func() {
 				_, err := r.Claim(t.Context(), r.epoch, time.Now(), []store.ClaimRow{{Ref: r.ref("hooks", id), WantPayload: true}})

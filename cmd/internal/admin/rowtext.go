@@ -284,9 +284,8 @@ func (l *RowLeg) remedy(rep *sluicebox.RowReport) string {
 
 // shellQuote quotes a word for a shell if it must be.
 func shellQuote(word string) string {
-	plain := word != "" && strings.IndexFunc(word, func(r rune) bool {
-		return !(r == '-' || r == '_' || r == '.' || r == '/' || r == ':' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z')
-	}) < 0
+	const safe = "-_./:0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	plain := word != "" && strings.Trim(word, safe) == ""
 	if plain && !strings.HasPrefix(word, "-") {
 		return word
 	}
