@@ -104,20 +104,20 @@ func rowText(row *admin.Row, now time.Time) string {
 		t.line("relay", "%s", row.Relay)
 	}
 	for i := range row.Legs {
-		t.WriteString("\n")
+		t.text.WriteString("\n")
 		t.leg(&row.Legs[i])
 	}
-	return t.String()
+	return t.text.String()
 }
 
 // rowWriter writes the text about a row, a line for each fact.
 type rowWriter struct {
-	strings.Builder
-	now time.Time
+	text strings.Builder
+	now  time.Time
 }
 
 func (t *rowWriter) line(name, format string, args ...any) {
-	t.WriteString(fmt.Sprintf("%-10s %s\n", name, oneLine(fmt.Sprintf(format, args...))))
+	fmt.Fprintf(&t.text, "%-10s %s\n", name, oneLine(fmt.Sprintf(format, args...)))
 }
 
 // moment writes a time and how far away it is, and nothing for the zero time.
