@@ -86,6 +86,9 @@ func (r *Relay) runAsLeader(ctx context.Context, tenure *leader.Tenure) error {
 	r.requested = tenure.Requested()
 	defer r.tenure.Store(nil)
 	if err := r.refuseStrayLegs(leads); err != nil {
+		if cause := context.Cause(leads); errors.Is(cause, store.ErrNotLeader) {
+			return cause
+		}
 		return err
 	}
 	return r.runSessions(leads, tenure)
