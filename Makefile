@@ -69,7 +69,7 @@ $(filter-out race/others,$(filter race/%,$(SUITES))): race/%:
 	$(GOTEST) -race ./$*
 
 race/others:
-	$(GOTEST) -race -p 2 $$(go list ./... | grep -vxF "$$(go list $(OWN))")
+	$(GOTEST) -race -p 3 $$(go list ./... | grep -vxF "$$(go list $(OWN))")
 
 short: have-go ## run the tests that need no server
 	go test -short ./...

@@ -271,11 +271,16 @@ func (i *anInbox) checkCopies(t *testing.T, run string) {
 	var firsts atomic.Int64
 	for range 6 {
 		copies.Go(func() error {
-			first, err := i.receive(kind, "copies", false)
-			if first {
-				firsts.Add(1)
+			for {
+				first, err := i.receive(kind, "copies", false)
+				if err != nil && strings.Contains(err.Error(), "Deadlock found") { // InnoDB ends one that waits, and it comes again
+					continue
+				}
+				if first {
+					firsts.Add(1)
+				}
+				return err
 			}
-			return err
 		})
 	}
 	if err := copies.Wait(); err != nil || firsts.Load() != 1 {

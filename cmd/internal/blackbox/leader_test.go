@@ -244,7 +244,7 @@ const maxAgain = 40
 // The same if every row is claimed before it is sent. Only rows in PROCESSING arrive again.
 func TestTwoRelaysWithClaims(t *testing.T) {
 	t.Parallel()
-	eachKind(t, withClaims, func(s *scene) {
+	aScene(t, withClaims, func(s *scene) {
 		twoRelays(s, func(tr *relayGroup, _, again int) {
 			takenOver := tr.check()
 			if again > takenOver {

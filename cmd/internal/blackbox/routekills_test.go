@@ -20,14 +20,14 @@ import (
 // has it, and the optional route holds no row. The full run, with a route that is dead for 60 s:
 //
 //	SLUICEBOX_TEST_CRASHES=50 SLUICEBOX_TEST_ROWS=90000 SLUICEBOX_TEST_VERSIONS=all go test -v -timeout 2h -run TestRoutesUnderKills ./cmd/internal/blackbox
-func TestRoutesUnderKills(t *testing.T) { routesUnderKills(t, "stream") }
+func TestRoutesUnderKills(t *testing.T) { routesUnderKills(t, "stream", 3) }
 
 // The same while the relay polls. The order is that of the table.
-func TestRoutesUnderKillsByPolling(t *testing.T) { routesUnderKills(t, "poll") }
+func TestRoutesUnderKillsByPolling(t *testing.T) { routesUnderKills(t, "poll", 2) }
 
-func routesUnderKills(t *testing.T, mode string) {
+func routesUnderKills(t *testing.T, mode string, usual int) {
 	onRoutes(t, mode, func(s *routesScene) {
-		kills, rows, rate := crashes(s.t, 3), many(s.t, 3000), 250
+		kills, rows, rate := crashes(s.t, usual), many(s.t, 1500), 250
 		if os.Getenv(rowsVariable) != "" {
 			rate = 1000
 		}

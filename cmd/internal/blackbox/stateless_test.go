@@ -90,7 +90,10 @@ func killBesideADeadGroup(t *testing.T, payload int) {
 		// the relay, and its commits that spill the rows and save the checkpoint, as it delays a
 		// commit of this test.
 		bound := time.Second
+		rate := time.NewTicker(5 * time.Millisecond)
+		defer rate.Stop()
 		for began := time.Now(); time.Since(began) < 5*bound; { // the checkpoint passes these rows
+			<-rate.C
 			one := time.Now()
 			write()
 			bound = max(bound, time.Second+4*time.Since(one))
