@@ -121,6 +121,7 @@ func (c *core) finishHead(o *outcome, result store.SettleResult, now time.Time) 
 		o.Of.Row.ResetFailed()
 		o.Of.Row.Txn = 0 // it was visible: unwritten claims check it again
 		c.release(l)     // its claim finds the current status
+		c.spill.Retried(l)
 		return
 	}
 	c.drop(o.Of.Row)

@@ -70,10 +70,16 @@ func (sp *Spiller) add(l *lane.Lane, rw *lane.Row, copied bool) {
 // unspillable rows. It also leaves out requeued rows without a seq, because the sweep finds
 // them in their table again.
 func (sp *Spiller) Rows(l *lane.Lane) {
+	first := true
 	for i, rw := range l.Rows {
-		if i >= l.InFlight && rw.Seq != 0 && rw.Copy == lane.NoCopy {
-			sp.queue(l, rw, true)
+		if i < l.InFlight || rw.Seq == 0 || rw.Copy != lane.NoCopy {
+			continue
 		}
+		if first && sp.cfg.Whole {
+			sp.inFront(l, rw) // in front of the others there is nothing else then
+		}
+		first = false
+		sp.add(l, rw, true)
 	}
 }
 
