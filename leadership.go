@@ -85,13 +85,15 @@ func (r *Relay) runAsLeader(ctx context.Context, tenure *leader.Tenure) error {
 	defer r.claims.Store(nil)
 	r.requested = tenure.Requested()
 	defer r.tenure.Store(nil)
-	if err := r.refuseStrayLegs(leads); err != nil {
-		if cause := context.Cause(leads); errors.Is(cause, store.ErrNotLeader) {
-			return cause
-		}
-		return err
+	err := r.refuseStrayLegs(leads)
+	if err == nil {
+		err = r.runSessions(leads, tenure)
 	}
-	return r.runSessions(leads, tenure)
+	// What the loss of the lock interrupts, also a pause between sessions, knows only that its context has ended.
+	if cause := context.Cause(leads); errors.Is(cause, store.ErrNotLeader) {
+		return cause
+	}
+	return err
 }
 
 // leadershipError returns store.ErrNotLeader once the tenure is over, else nil.
@@ -124,7 +126,7 @@ func (r *Relay) runSessions(ctx context.Context, tenure *leader.Tenure) error {
 		var no *capture.NoStreamError
 		switch {
 		case errors.Is(context.Cause(ctx), store.ErrNotLeader):
-			return context.Cause(ctx)
+			return err
 		case reloaded && ctx.Err() == nil && (err == nil || errors.Is(err, context.Canceled) || errors.Is(err, errReloaded)):
 			restart.Reset()
 			r.drained = true
