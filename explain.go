@@ -81,7 +81,7 @@ type rowRecords interface {
 // spilled rows unless known returns what the leader's memory has of a leg; known may be nil.
 func ExplainStored(ctx context.Context, st RowStore, o *store.Outbox, id string, known func(leg string) *dispatch.RowInfo) (*RowReport, error) {
 	row := store.Ref{Outbox: o.Name, ID: id}
-	rep := &RowReport{Ref: row, Stateless: o.Layout.State == store.StateNone || o.Layout.LogOnly()}
+	rep := &RowReport{Ref: row, Stateless: o.Layout.State == store.StateNone}
 	states, err := st.ReadStatuses(ctx, []store.ClaimRow{{Ref: row}})
 	if err != nil {
 		return nil, fmt.Errorf("read row %q of %s: %w", id, o.Name, err)
@@ -237,8 +237,7 @@ func (r *Relay) newAttemptKeeper(ctx context.Context, tables store.RowStatusRead
 	k := &attemptKeeper{
 		store: r.db.store, tables: tables, epoch: epoch, dispatchers: sinks,
 		stateful: func(outbox string) bool {
-			o := r.outbox(outbox)
-			return o.Layout.State != store.StateNone && !o.Layout.LogOnly()
+			return r.outbox(outbox).Layout.State != store.StateNone
 		},
 		failed: func(err error) { r.log.Warn("attempts not saved; retrying", "error", err) },
 	}

@@ -47,7 +47,7 @@
 //   - The end of a leg of a row that has a record is in the record before the row counts as done here.
 //     So after a restart a mark and the records never contradict each other.
 //   - A leg without a saved mark, because its route is new or its outbox comes back, starts at the
-//     checkpoint. It does not get the rows before, and not those that the others have settled.
+//     checkpoint. It gets no rows from before, and none that the other legs have settled.
 //   - A renamed leg keeps its mark. If it takes over a leg with a mark, it starts at the checkpoint.
 //   - After a snapshot no mark holds, and none is saved before the backlog is done for each leg.
 package checkpoint

@@ -19,8 +19,8 @@ type Rows interface {
 // Row is the response of GET /api/v1/rows/OUTBOX/ID: the life of one row.
 type Row struct {
 	store.Ref
-	// Leads: the answer has what the leader's memory knows. Otherwise only the tables and the
-	// relay's records were read, and Relay says why.
+	// Leads reports whether the leader answers, from its memory too. Otherwise the answer comes from the
+	// tables and the relay's records alone, and Relay says why.
 	Leads bool   `json:"leads"`
 	Relay string `json:"relay"` // the role of the relay; "" if none was asked
 	// Table is the state in the outbox table: UNSETTLED, COMPLETED, FAILED, ABSENT, or NONE if the

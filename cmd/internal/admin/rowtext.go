@@ -80,7 +80,7 @@ func legOf(rep *sluicebox.RowReport, of *sluicebox.LegReport, now time.Time) Row
 // isMoving reports whether the leader has the row in a lane, so that a FAILED record is older.
 func (l *RowLeg) isMoving() bool { return l.Cause != "" && l.Settled == nil }
 
-// takeInfo takes what the leader's memory has.
+// takeInfo copies the leader's knowledge of a row.
 func (l *RowLeg) takeInfo(in *dispatch.RowInfo) {
 	l.Cause, l.Kind, l.Group = string(in.Cause), in.Lane.Kind, in.Lane.Group
 	l.CommittedAt, l.CapturedAt = in.Committed.UTC(), in.Captured.UTC()
@@ -121,7 +121,7 @@ func (l *RowLeg) takeFailed(d *store.DeadLetter) {
 // its outcome was written.
 const resetAfter = 10 * time.Second
 
-// checkAgainst corrects what the leader remembers of a settled row by the table.
+// checkAgainst corrects the leader's memory of a settled row by the table.
 func (l *RowLeg) checkAgainst(rep *sluicebox.RowReport, now time.Time) {
 	if l.Settled == nil || rep.Stateless || l.Route != "" {
 		return

@@ -115,7 +115,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 
-	stopNotices := inBackground(context.WithoutCancel(ctx), p.notifier.Run) // it sends what the end causes
+	stopNotices := inBackground(context.WithoutCancel(ctx), p.notifier.Run) // the end of the relay causes notices too
 	stopReloads := inBackground(ctx, p.reloader.run)
 	err = p.relayRows(ctx, reg, relay.Run)
 	stopReloads()

@@ -27,7 +27,7 @@ func OpenDeadLetters(cfg *config.Config) (letters store.DeadLetters, closed func
 	return db.store, db.store.Close, nil
 }
 
-// ExplainRow returns what the database says of a row of an outbox, without a relay.
+// ExplainRow explains a row of an outbox from the database alone, without a relay.
 func ExplainRow(ctx context.Context, cfg *config.Config, outbox, id string) (*sluicebox.RowReport, error) {
 	db, err := openDatabase(cfg)
 	if err != nil {

@@ -24,7 +24,7 @@ type explainCase struct {
 	says             []string // more texts
 }
 
-// explain returns what the command prints of a row of an outbox.
+// explain returns the command's output for a row of an outbox.
 func (r *relay) explain(outbox, id string, more ...string) (stdout string, code int) {
 	r.t.Helper()
 	stdout, stderr, code := command(r.t, nil, append([]string{"explain", id, "--outbox", outbox, "--admin", r.admin}, more...)...)
