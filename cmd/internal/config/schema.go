@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/cmd/internal/tracing"
 	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
 // SchemaID is the dialect of the schema.
@@ -136,6 +137,10 @@ func scalarSchema(v reflect.Value) map[string]any {
 	}
 
 	s := map[string]any{"type": "string"}
+	switch v.Interface().(type) {
+	case sink.Secret, URL:
+		s["writeOnly"] = true // the program never prints what it holds
+	}
 	if text := plainText(v); text != "" {
 		s["default"] = text
 	}

@@ -34,6 +34,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -130,8 +131,23 @@ func (e *exportErrors) handle(err error) {
 	defer e.mu.Unlock()
 	if now := time.Now(); now.Sub(e.logged) >= errorInterval {
 		e.logged = now
-		e.log.Warn("trace export failed", "error", err)
+		e.log.Warn("trace export failed", "error", exportText(err))
 	}
+}
+
+// exportText returns the text of a failed export without the collector's own words, because they
+// may quote a header, which is a secret.
+func exportText(err error) string {
+	text := err.Error()
+	var rpc interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &rpc) {
+		s := rpc.GRPCStatus()
+		if !strings.HasPrefix(s.Message(), "connection error") { // the client's own
+			text = strings.TrimSuffix(strings.ReplaceAll(text, s.Message(), ""), " desc = ")
+		}
+	}
+	text, _, _ = strings.Cut(text, "body: ") // of package otlptracehttp
+	return strings.TrimRight(text, " (:")
 }
 
 // newExporter returns the exporter of a configuration, without a connection.

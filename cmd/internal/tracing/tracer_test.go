@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -16,6 +18,8 @@ import (
 
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
 	"go.uber.org/goleak"
+	grpccodes "google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/tracing/tracetest"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -203,6 +207,22 @@ func TestValidate(t *testing.T) {
 		err := c.Validate()
 		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", c, err, want)
+		}
+	}
+}
+
+// A collector may quote a header, so its words are not logged.
+func TestAnEchoOfTheCollectorIsNotLogged(t *testing.T) {
+	const dial = "connection error: desc = \"transport: dial tcp 127.0.0.1:1: connect: connection refused\""
+	for want, err := range map[string]error{
+		"traces export: rpc error: code = Unauthenticated":                     fmt.Errorf("traces export: %w", status.Error(grpccodes.Unauthenticated, "you sent canary")),
+		"traces export: rpc error: code = Unavailable desc = " + dial:          fmt.Errorf("traces export: %w", status.Error(grpccodes.Unavailable, dial)),
+		"traces export: failed to send to http://h/v1/traces: 400 Bad Request": fmt.Errorf("traces export: failed to send to http://h/v1/traces: 400 Bad Request (%w)", errors.New("body: you sent canary")),
+		"traces export: retry-able request failure":                            errors.New("traces export: retry-able request failure: body: you sent canary"),
+		"context deadline exceeded":                                            context.DeadlineExceeded,
+	} {
+		if got := exportText(err); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

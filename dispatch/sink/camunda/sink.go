@@ -65,6 +65,7 @@ func New(cfg Config) (*Sink, error) {
 	}
 	hidesBody := cfg.ErrorDetail == sink.ErrorDetailStatus
 	secrets := append(redact.ReferencesSecrets(cfg.References), string(cfg.Password))
+	secrets = append(secrets, redact.PathSecrets(to)...)
 	settings := cfg.http()
 	bearer, err := oauth.NewBearer(&settings, cfg.OAuth, func(token string) *redact.Redactor {
 		return redact.New(hidesBody, append(slices.Clone(secrets), token)...)
