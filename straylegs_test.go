@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/leader"
 	"github.com/sluicebox/sluicebox/store/ledger"
@@ -75,6 +76,31 @@ func TestLockIsLostDuringTheLookForStrayLegs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := r.runAsLeader(t.Context(), tenure); !errors.Is(err, store.ErrNotLeader) {
+			t.Errorf("the tenure ends with %v", err)
+		}
+	})
+}
+
+// A relay that loses the lock in the pause between two sessions is no longer the leader. Any other error would
+// end the program.
+func TestLockIsLostBetweenSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := straysIn(&hangingBackend{Backend: memory.New().Backend("relay")}, new(bytes.Buffer))
+		var opened time.Time
+		r.hasRun, r.db.newStream = true, func() (capture.Stream, error) {
+			opened = time.Now()
+			return nil, errors.New("too many connections")
+		}
+		candidate := leader.Candidate{Locker: lostLock{}, Observer: &standby{Relay: r}}
+		tenure, err := candidate.Compete(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = r.runAsLeader(t.Context(), tenure)
+		if opened.IsZero() || !time.Now().After(opened) {
+			t.Error("the lock is not lost in a pause behind a session")
+		}
+		if !errors.Is(err, store.ErrNotLeader) {
 			t.Errorf("the tenure ends with %v", err)
 		}
 	})
