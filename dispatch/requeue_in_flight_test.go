@@ -59,6 +59,35 @@ func TestDiscardDuringOutcomeWrite(t *testing.T) {
 	}
 }
 
+// TestRequeuedHeadIsSpilledInItsPlace: while polling, a head that an operator requeues while its FAILED is
+// being written is spilled before the rows behind it, so that none of them passes it at a crash.
+func TestRequeuedHeadIsSpilledInItsPlace(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.MaxRetries = 0
+	now := time.Unix(1e9, 0)
+	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }, func() float64 { return 0 })
+	c.spill.SpillWhole()
+	c.append(rowsWithSeq(1, items("a", "1", "2", "3")), new(counter))
+	c.claimed(c.nextClaims(100, now)[0], []store.ClaimAnswer{{Result: store.Claimed}}, now, now)
+	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Rejected}}, now)
+	if batch := c.nextOutcomes(10); len(batch) != 1 || batch[0].Status != store.Failed {
+		t.Fatal(batch)
+	}
+	c.spillForLog(true)
+	if early := c.spill.Next(10); len(early) > 0 {
+		t.Fatalf("row %s is spilled while the failure of the head is being written", early[0].ID)
+	}
+	c.releaseFixed([]store.Ref{{Outbox: "events", ID: "1"}}, now)
+	c.written([]store.SettleResult{store.Written}, now)
+	var ids []string
+	for _, it := range c.spill.Next(10) {
+		ids = append(ids, it.ID)
+	}
+	if !slices.Equal(ids, []string{"1", "2", "3"}) {
+		t.Errorf("spilled: got %v, want all rows in their order", ids)
+	}
+}
+
 // failingLogRow returns a core whose row 1 is FAILED in the records of a log-only outbox, which
 // the core does not know yet.
 func failingLogRow(t *testing.T, now time.Time) *core {
