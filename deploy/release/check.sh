@@ -57,5 +57,6 @@ if [ -z "$deb" ] || [ "$(id -u)" != 0 ]; then
   echo "skipped: the package, which needs root on Debian, and its architecture"
   exit 0
 fi
+[[ $(dpkg-deb -f "$deb" Maintainer) == ?*' <'?*@?*'>' ]] || fail "the package has the maintainer $(dpkg-deb -f "$deb" Maintainer)"
 if command -v lintian >/dev/null; then lintian --fail-on error "$deb"; else echo "skipped: lintian, which is not there"; fi
 unshare --mount deploy/release/install.sh "$deb"

@@ -8,6 +8,7 @@
 #
 #   deploy/release/release.sh [OS/ARCH…]     default: all of the six below
 #
+# The maintainer of the package is who made the commit, or DEBFULLNAME and DEBEMAIL if they are set.
 # The same commit and the same Go make the same bytes, wherever it is: times are those of the commit,
 # owners are root, and no path of this machine is in the program. check.sh checks the result.
 set -euo pipefail
@@ -22,6 +23,7 @@ version=$(git describe --tags --always --dirty)
 version=${version#v}
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH # dpkg-deb reads it
+maintainer="${DEBFULLNAME:-$(git log -1 --format=%cn)} <${DEBEMAIL:-$(git log -1 --format=%ce)}>"
 out=$PWD/bin/release
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
@@ -64,7 +66,8 @@ deb() {
     put 644 "$file" "$root/usr/share/doc/sluicebox/examples/${file#deploy/}"
   done
   mkdir -p "$root/DEBIAN"
-  sed "s/@VERSION@/$(debversion)/; s/@ARCH@/$1/; s/@SIZE@/$(du -ks "$root" | cut -f 1)/" deploy/release/debian/control >"$root/DEBIAN/control"
+  sed "s/@VERSION@/$(debversion)/; s/@ARCH@/$1/; s/@SIZE@/$(du -ks "$root" | cut -f 1)/; /^Architecture:/r /dev/stdin" \
+    deploy/release/debian/control <<<"Maintainer: $maintainer" >"$root/DEBIAN/control"
   echo /etc/sluicebox/sluicebox.yaml >"$root/DEBIAN/conffiles"
   for file in postinst prerm postrm; do put 755 deploy/release/debian/$file "$root/DEBIAN/$file"; done
   (cd "$root" && find usr -type f | sort | xargs md5sum >DEBIAN/md5sums)
