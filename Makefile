@@ -32,7 +32,7 @@ GOTEST   = go test -vet=off -trimpath -timeout 20m
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test $(SUITES) short crash leader lint vuln fuzz bench microbench docs alerts prometheus release chart clean have-go have-cc
+.PHONY: help build quickstart test $(SUITES) short crash leader lint vuln fuzz bench microbench docs alerts prometheus release chart apiserver clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -137,6 +137,13 @@ chart: build ## check the Helm chart and write deploy/kubernetes/sluicebox.yaml 
 	$(HELM) template sluicebox $(CHART) -n sluicebox -f deploy/kubernetes/values.yaml >bin/manifests.yaml
 	{ echo "# Made by make chart from the chart of sum $(CHARTSUM): do not edit."; \
 		sed '/^# Source:/d; /managed-by: Helm/d; /helm.sh\/chart:/d' bin/manifests.yaml; } >deploy/kubernetes/sluicebox.yaml
+
+apiserver: chart ## install the chart and the manifests on a real Kubernetes API server (its build: 4 minutes, 3 GB)
+	cd deploy/helm/apiserver && go build -ldflags "-X k8s.io/component-base/version.gitVersion=$$(go list -m -f {{.Version}} k8s.io/kubernetes)" -o ../../../bin/apiserver .
+	$(HELM) template sluicebox $(CHART) -n sluicebox -f deploy/helm/check/all.yaml >bin/manifests.yaml
+	bin/apiserver -apply deploy/kubernetes/sluicebox.yaml -apply bin/manifests.yaml sh -ec '\
+		$(HELM) install shop $(CHART) -n sluicebox -f deploy/kubernetes/values.yaml; \
+		$(HELM) upgrade shop $(CHART) -n sluicebox -f deploy/kubernetes/values.yaml --set replicas=3'
 
 clean: ## remove what build made
 	rm -rf bin
