@@ -178,6 +178,7 @@ func (c *core) Left(rw *row) {
 // empty.
 func (c *core) release(l *lane) {
 	l.Rest()
+	c.spill.Rested(l)
 	if l.Withdrawing() {
 		c.replays.withdrawLane(l)
 	}
@@ -188,6 +189,7 @@ func (c *core) release(l *lane) {
 // wait sets the lane aside until a time.
 func (c *core) wait(l *lane, until time.Time) {
 	l.Rest()
+	c.spill.Rested(l)
 	l.WakeAt = until
 	if c.ended || l.Withdrawing() || l.Rows[0].Skippable() || l.OnHold() && l.Rows[0].Skip == nil {
 		c.release(l)

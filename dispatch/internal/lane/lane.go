@@ -127,6 +127,10 @@ type Spill struct {
 	// UnspillableTail holds rows behind spilled rows that the store refuses to spill.
 	UnspillableTail []*Row
 
+	// Covered is how many leading rows need no look when a row behind them is spilled: they are
+	// spilled or to be spilled, or may not be.
+	Covered int
+
 	// Spilling counts the lane's rows being spilled. After that a shrinking lane keeps
 	// KeepRows rows in memory.
 	Spilling, KeepRows int
@@ -229,6 +233,7 @@ func (l *Lane) MergeRequeued(it *store.Item, t Ticket) bool {
 		}
 		if rw.ID == it.ID && rw.Ticket == nil && rw.Seq == 0 {
 			rw.Ticket, rw.Seq = t, it.Seq
+			l.Covered = 0
 			return true
 		}
 	}
@@ -284,6 +289,7 @@ func (l *Lane) RemoveDone(n int) {
 		}
 	}
 
+	l.Covered = max(0, l.Covered-(n-kept))
 	if kept == 0 {
 		clear(l.Rows[:n])
 		l.Rows = l.Rows[n:]
@@ -300,7 +306,7 @@ func (l *Lane) Insert(rows []*Row) {
 	for rows[0].Origin == Requeued && at < len(l.Rows) && l.Rows[at].Origin == Requeued {
 		at++
 	}
-	l.Rows = slices.Insert(l.Rows, at, rows...)
+	l.Rows, l.Covered = slices.Insert(l.Rows, at, rows...), min(l.Covered, at)
 }
 
 // RecordDelivered notes that the receiver accepted the first n rows of the lane.

@@ -148,7 +148,7 @@ func (sp *Spiller) dropRequeued(l *lane.Lane) {
 		sp.Remove(rw)
 	}
 	clear(l.Rows[len(kept):])
-	l.Rows = kept
+	l.Rows, l.Covered = kept, 0
 }
 
 // unclaimRows gives back the claims of a lane that does not move, except for the rows it
@@ -187,7 +187,7 @@ func (sp *Spiller) Evict(l *lane.Lane) {
 		sp.countSpilled(l, rw)
 	}
 
-	l.Rows = slices.Clone(l.Rows[:n])
+	l.Rows, l.Covered = slices.Clone(l.Rows[:n]), min(l.Covered, n)
 	switch {
 	case n > 0:
 	case l.Spilling == 0 && len(l.UnspillableTail) == 0:

@@ -1,7 +1,9 @@
 package spill
 
 import (
+	"cmp"
 	"iter"
+	"maps"
 	"slices"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/lane"
@@ -18,42 +20,73 @@ type Pending struct {
 }
 
 // spills holds the rows on their way to the store. They are written in batches, one at a
-// time.
+// time. The rows of a lane are in held, first and waiting in this order.
 type spills struct {
-	waiting, writing []Pending
-	direct           int // rows that their lanes do not keep
-	refused          int // rows in memory that the store refuses to spill
+	waiting lane.Fifo[Pending]
+
+	// held are rows that came first and are held back, by lane. first are lists of rows that go before
+	// those waiting, the last list before the others.
+	held  map[*lane.Lane][]Pending
+	first [][]Pending
+
+	writing []Pending
+	count   int // rows that are not in writing
+	direct  int // rows that their lanes do not keep
+	refused int // rows in memory that the store refuses to spill
 }
 
 func (s *spills) add(p Pending) {
 	if !p.Copied {
 		s.direct++
 	}
-	s.waiting = append(s.waiting, p)
+	s.count++
+	s.waiting.Push(p)
+}
+
+// addFirst adds a row that its lane keeps, in front of all others.
+func (s *spills) addFirst(p Pending) {
+	s.count++
+	s.first = append(s.first, []Pending{p})
 }
 
 // take begins to write the first n rows that are not held back.
 func (s *spills) take(n int, heldBack func(*Pending) bool) []Pending {
 	s.writing = nil
-	var left []Pending
-	at := 0
-	for ; at < len(s.waiting) && len(s.writing) < n; at++ {
-		if p := &s.waiting[at]; heldBack(p) {
-			left = append(left, *p)
+	for len(s.writing) < n {
+		p, some := s.pop()
+		if !some {
+			break
+		}
+		if heldBack(&p) {
+			s.held[p.Lane] = append(s.held[p.Lane], p)
 		} else {
-			s.writing = append(s.writing, *p)
+			s.writing = append(s.writing, p)
 		}
 	}
-	s.waiting = append(left, s.waiting[at:]...)
+	s.count -= len(s.writing)
 	return s.writing
 }
 
-// advance moves the last row in front of the rows of a lane that wait.
-func (s *spills) advance(l *lane.Lane) {
-	last := len(s.waiting) - 1
-	p := s.waiting[last]
-	if at := slices.IndexFunc(s.waiting[:last], func(p Pending) bool { return p.Lane == l }); at >= 0 {
-		s.waiting = slices.Insert(s.waiting[:last], at, p)
+// pop removes and returns the first row that is not in held; false if there is none.
+func (s *spills) pop() (p Pending, some bool) {
+	for last := len(s.first) - 1; last >= 0; last-- {
+		if rows := s.first[last]; len(rows) > 0 {
+			s.first[last] = rows[1:]
+			return rows[0], true
+		}
+		s.first = s.first[:last]
+	}
+	if s.waiting.Len() == 0 {
+		return p, false
+	}
+	return s.waiting.Pop(), true
+}
+
+// release puts the rows of a lane that are held back in front of all others.
+func (s *spills) release(l *lane.Lane) {
+	if rows, some := s.held[l]; some {
+		delete(s.held, l)
+		s.first = append(s.first, rows)
 	}
 }
 
@@ -69,10 +102,10 @@ func (s *spills) written() []Pending {
 	return batch
 }
 
-// all iterates over the rows, the waiting ones first.
+// all iterates over the rows, those being written last.
 func (s *spills) all() iter.Seq[*Pending] {
 	return func(yield func(*Pending) bool) {
-		for _, queue := range [][]Pending{s.waiting, s.writing} {
+		for _, queue := range slices.Concat(slices.Collect(maps.Values(s.held)), s.first, [][]Pending{s.waiting.Items(), s.writing}) {
 			for i := range queue {
 				if !yield(&queue[i]) {
 					return
@@ -82,15 +115,31 @@ func (s *spills) all() iter.Seq[*Pending] {
 	}
 }
 
-// cancel removes and returns the waiting rows that a lane does not keep.
-func (s *spills) cancel(l *lane.Lane) (rows []*lane.Row) {
-	s.waiting = slices.DeleteFunc(s.waiting, func(p Pending) bool {
-		if p.Lane != l || p.Copied {
+// takeBack removes and returns the rows that match and are not being written, those of a lane in order.
+func (s *spills) takeBack(is func(*Pending) bool) (taken []Pending) {
+	for _, l := range slices.SortedFunc(maps.Keys(s.held), func(a, b *lane.Lane) int { return cmp.Compare(b.CreatedOrder, a.CreatedOrder) }) {
+		s.release(l)
+	}
+	match := func(p Pending) bool { return is(&p) }
+	for i := len(s.first) - 1; i >= 0; i-- {
+		s.first[i] = slices.DeleteFunc(s.first[i], func(p Pending) bool {
+			if is(&p) {
+				taken = append(taken, p)
+				return true
+			}
 			return false
-		}
+		})
+	}
+	taken = append(taken, s.waiting.RemoveAll(match)...)
+	s.count -= len(taken)
+	return taken
+}
+
+// cancel removes and returns the rows that a lane does not keep and that are not being written.
+func (s *spills) cancel(l *lane.Lane) (rows []*lane.Row) {
+	for _, p := range s.takeBack(func(p *Pending) bool { return p.Lane == l && !p.Copied }) {
 		rows = append(rows, p.Row)
-		return true
-	})
+	}
 	s.direct -= len(rows)
 	return rows
 }

@@ -15,23 +15,25 @@ func (sp *Spiller) queue(l *lane.Lane, rw *lane.Row, copied bool) {
 	sp.add(l, rw, copied)
 }
 
-// inFront spills the rows of a lane in front of a row.
+// inFront spills the rows of a lane in front of a row. Each row is looked at once; see lane.Spill.Covered.
 func (sp *Spiller) inFront(l *lane.Lane, rw *lane.Row) {
-	for _, before := range l.Rows {
-		if before == rw {
-			return
-		}
-		if before.Seq != 0 && mayCopy(l, before) {
+	if len(l.Rows) > 0 && l.Rows[0] == rw {
+		return
+	}
+	at := min(l.Covered, len(l.Rows))
+	for ; at < len(l.Rows) && l.Rows[at] != rw; at++ {
+		if before := l.Rows[at]; mayCopy(l, before) {
 			sp.add(l, before, true)
 		}
 	}
+	l.Covered = at
 }
 
 // mayCopy reports whether a row may be spilled and kept: it has no copy, and its outcome is not
-// being written.
+// being written. A requeued row without a seq is found in its table again.
 func mayCopy(l *lane.Lane, rw *lane.Row) bool {
 	writing := l.State == lane.Writing && len(l.Rows) > 0 && l.Rows[0] == rw
-	return !writing && rw.Copy == lane.NoCopy && rw.Stage == lane.Open
+	return !writing && rw.Seq != 0 && rw.Copy == lane.NoCopy && rw.Stage == lane.Open
 }
 
 // heldBack reports whether a row must not be spilled yet, because the failure of its lane's head is
@@ -44,16 +46,31 @@ func (sp *Spiller) heldBack(p *Pending) bool {
 	return head != p.Row && head.Seq != 0 && head.Copy == lane.NoCopy
 }
 
+// Rested ends the wait of the rows that are held back because the failure of their lane's head is being
+// written. Call it whenever a lane has ended its step.
+func (sp *Spiller) Rested(l *lane.Lane) { sp.spills.release(l) }
+
 // Retried spills the head of a lane whose failure is written now, if rows behind it are spilled or
 // to be spilled and Config.Whole requires it.
 func (sp *Spiller) Retried(l *lane.Lane) {
 	if !sp.cfg.Whole || sp.ended || len(l.Rows) == 0 {
 		return
 	}
-	copied := func(rw *lane.Row) bool { return rw.Copy == lane.CopyWriting || rw.Copy == lane.CopyStored }
-	if l.HasSpilled || slices.ContainsFunc(l.Rows[1:], copied) {
+	l.Covered = 0 // the head was left out
+	if l.HasSpilled || copiedBehind(l) {
 		sp.Row(l, l.Rows[0])
 	}
+}
+
+// copiedBehind reports whether rows behind the head of a lane are spilled or to be spilled. The first that
+// may be is among them.
+func copiedBehind(l *lane.Lane) bool {
+	for _, rw := range l.Rows[1:] {
+		if rw.Seq != 0 && rw.Copy != lane.CopyRefused {
+			return rw.Copy != lane.NoCopy
+		}
+	}
+	return false
 }
 
 // add puts a row behind the rows to spill. The head of a lane comes before the others of the lane.
@@ -61,8 +78,11 @@ func (sp *Spiller) add(l *lane.Lane, rw *lane.Row, copied bool) {
 	sp.spills.setCopy(rw, lane.CopyWriting)
 	ahead := sp.cfg.Whole && l.Spilling > 0 && len(l.Rows) > 0 && l.Rows[0] == rw
 	l.Spilling++
-	if sp.spills.add(Pending{l, rw, copied}); ahead {
-		sp.spills.advance(l)
+	if p := (Pending{l, rw, copied}); ahead {
+		sp.spills.release(l)
+		sp.spills.addFirst(p)
+	} else {
+		sp.spills.add(p)
 	}
 }
 
@@ -70,22 +90,16 @@ func (sp *Spiller) add(l *lane.Lane, rw *lane.Row, copied bool) {
 // unspillable rows. It also leaves out requeued rows without a seq, because the sweep finds
 // them in their table again.
 func (sp *Spiller) Rows(l *lane.Lane) {
-	first := true
 	for i, rw := range l.Rows {
-		if i < l.InFlight || rw.Seq == 0 || rw.Copy != lane.NoCopy {
-			continue
+		if i >= l.InFlight && rw.Seq != 0 && rw.Copy == lane.NoCopy {
+			sp.queue(l, rw, true)
 		}
-		if first && sp.cfg.Whole {
-			sp.inFront(l, rw) // in front of the others there is nothing else then
-		}
-		first = false
-		sp.add(l, rw, true)
 	}
 }
 
 // Row spills a row that is only in memory, also one in a request that is not answered. An
 // outcome that comes meanwhile waits for its copy. It leaves out a row whose outcome is being
-// written and an unspillable row.
+// written, an unspillable row, and a requeued row without a seq.
 func (sp *Spiller) Row(l *lane.Lane, rw *lane.Row) {
 	if mayCopy(l, rw) {
 		sp.queue(l, rw, true)
@@ -99,7 +113,7 @@ const minBatch = 100
 // Next returns at most limit rows to spill, a tenth of those that wait if there are many. The
 // caller reports them to Written. Only one such batch is in flight, and none while a reload is.
 func (sp *Spiller) Next(limit int) []store.Item {
-	waiting := len(sp.spills.waiting)
+	waiting := sp.spills.count
 	var items []store.Item
 	for _, p := range sp.spills.take(min(limit, max(minBatch, waiting/10)), sp.heldBack) {
 		items = append(items, p.Row.Item)
@@ -173,6 +187,7 @@ func (sp *Spiller) RetryUnspillable() {
 		return
 	}
 	for _, l := range sp.lanes.ByAge() {
+		l.Covered = 0
 		for _, rw := range l.Rows {
 			sp.spills.allow(rw)
 		}
@@ -276,16 +291,13 @@ func (sp *Spiller) detach(rw *lane.Row) {
 // other row is spilled any more, and none is deleted or reloaded.
 func (sp *Spiller) End() {
 	sp.ended = true
-	waiting := sp.spills.waiting
-	sp.spills.waiting = nil
-	for i := range waiting { // the log or the table delivers them again
-		rw := waiting[i].Row
-		if sp.lanes.Memory.LogOnly[rw.Outbox] {
-			sp.spills.waiting = append(sp.spills.waiting, waiting[i])
-			continue
-		}
-		sp.spills.setCopy(rw, lane.NoCopy)
-		sp.enqueueLate(rw)
+	for _, l := range sp.lanes.ByAge() {
+		l.Covered = 0
+	}
+	taken := sp.spills.takeBack(func(p *Pending) bool { return !sp.lanes.Memory.LogOnly[p.Row.Outbox] })
+	for i := range taken { // the log or the table delivers them again
+		sp.spills.setCopy(taken[i].Row, lane.NoCopy)
+		sp.enqueueLate(taken[i].Row)
 	}
 }
 

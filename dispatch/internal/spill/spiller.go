@@ -59,6 +59,7 @@ func New(cfg Config, lanes *lane.Set, core Core) *Spiller {
 	sp := &Spiller{
 		cfg: cfg, lanes: lanes, core: core,
 		shrinking: map[*lane.Lane]bool{}, copies: copies{settling: map[store.SpilledRef]bool{}},
+		spills: spills{held: map[*lane.Lane][]Pending{}},
 	}
 	sp.Reloads.sp = sp
 	return sp
@@ -94,7 +95,7 @@ func (sp *Spiller) Forget(l *lane.Lane) { delete(sp.shrinking, l) }
 
 // HasWork reports whether there are rows to spill, to delete or to reload.
 func (sp *Spiller) HasWork() bool {
-	return len(sp.spills.waiting)+len(sp.copies.toDelete)+sp.Reloads.queue.Len() > 0 || sp.kinds.count() > 0
+	return sp.spills.count+len(sp.copies.toDelete)+sp.Reloads.queue.Len() > 0 || sp.kinds.count() > 0
 }
 
 // All iterates over the rows that are to be spilled or being spilled.
@@ -116,7 +117,7 @@ func (sp *Spiller) Counts() Counts {
 	return Counts{
 		Lanes:  sp.kinds.count(),
 		Stored: sp.copies.rows, Unspillable: sp.spills.refused, Settling: len(sp.copies.settling),
-		Waiting: len(sp.spills.waiting), Writing: len(sp.spills.writing), Direct: sp.spills.direct,
+		Waiting: sp.spills.count, Writing: len(sp.spills.writing), Direct: sp.spills.direct,
 	}
 }
 

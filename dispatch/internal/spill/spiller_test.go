@@ -174,6 +174,7 @@ func (m *spillModel) answer(t *rapid.T) {
 		return
 	}
 	l.Rest()
+	m.sp.Rested(l)
 	if wrote {
 		m.sp.Retried(l)
 	}
@@ -196,6 +197,17 @@ func (m *spillModel) checkWhole(t *rapid.T) {
 				behind = id
 			case behind != "" && !r.refused:
 				t.Fatalf("row %s is spilled, and row %s in front of it is not", behind, id)
+			}
+		}
+	}
+}
+
+// checkCovered checks that no row is left out in front of the row from which the next look starts.
+func (m *spillModel) checkCovered(t *rapid.T) {
+	for _, l := range m.lanes.Live() {
+		for i, rw := range l.Rows[:min(l.Covered, len(l.Rows))] {
+			if mayCopy(l, rw) {
+				t.Fatalf("lane %s: row %s may be spilled and is row %d of %d that need no look", l.Name, rw.ID, i+1, l.Covered)
 			}
 		}
 	}
@@ -327,6 +339,7 @@ func (m *spillModel) check(t *rapid.T) {
 	}
 	if m.cfg.Whole {
 		m.checkWhole(t)
+		m.checkCovered(t)
 	}
 	for _, r := range m.rows {
 		_, stored := m.find(r.id)
@@ -376,6 +389,7 @@ func (m *spillModel) finish(t *rapid.T) {
 			switch l.State {
 			case lane.Sending, lane.Writing:
 				l.Rest()
+				m.sp.Rested(l)
 				m.sp.Retried(l)
 				m.Wake(l)
 			case lane.Ready:
@@ -472,6 +486,7 @@ func TestWholeLanesAreSpilledFromTheFront(t *testing.T) {
 				t.Fatalf("row %s is spilled past the head", items[0].ID)
 			}
 			l.Rest()
+			m.sp.Rested(l)
 			m.sp.Retried(l)
 		}
 		var ids []string
@@ -482,4 +497,14 @@ func TestWholeLanesAreSpilledFromTheFront(t *testing.T) {
 			t.Fatalf("spilled: got %v, want them in order", ids)
 		}
 	})
+}
+
+// A requeued row without a seq is found in its table again, so its retry does not spill it.
+func TestRetriedRowWithoutSeqIsNotSpilled(t *testing.T) {
+	sp, l := polledLane(1)
+	l.HasSpilled, l.Rows[0].Seq = true, 0
+	sp.Retried(l)
+	if items := sp.Next(10); len(items) > 0 {
+		t.Errorf("row %s is spilled under seq %d", items[0].ID, items[0].Seq)
+	}
 }
