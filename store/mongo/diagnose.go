@@ -60,14 +60,9 @@ func (c *checker) connection(url string) {
 		}
 		return !store.Loopback(name)
 	})
-	switch {
-	case opts.TLSConfig != nil:
-		c.Add(store.GradeOK, hosts+" with TLS")
-	case local:
-		c.Add(store.GradeOK, hosts+" without TLS, on this machine")
-	default:
-		c.Add(store.GradeAdvice, hosts+" without TLS: payloads are sent in clear text", "// enable TLS on the server and add tls=true to source.url")
-	}
+	with := opts.TLSConfig
+	c.AddEncryption(hosts, finding.Encryption{Local: local, Encrypted: with != nil, Verified: with != nil && !with.InsecureSkipVerify},
+		"// enable TLS on the server and add tls=true to source.url, without tlsInsecure and tlsAllowInvalidCertificates")
 }
 
 // checkWritable checks that the replica set has a primary. Check leaves it out, because an

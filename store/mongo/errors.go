@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/tlserror"
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
@@ -86,10 +87,15 @@ func Explain(err error) error {
 		return explain("server is not a member of a replica set and has no transactions", replicaSet)
 	case strings.Contains(text, "x509:"):
 		return explain("database certificate is not trusted",
-			"add tlsCAFile=FILE of the issuing CA to the URL; the certificate must name the host")
+			tlserror.Advice(text, tlsKeys()))
 	}
 
-	return err
+	return tlserror.Wrap(err, tlsKeys())
+}
+
+// tlsKeys are the parameters of the URL for TLS.
+func tlsKeys() tlserror.Keys {
+	return tlserror.Keys{CA: "tlsCAFile=FILE", Certificate: "tlsCertificateKeyFile=FILE"}
 }
 
 // shortErrorText returns the text of an error without the command that the server repeats

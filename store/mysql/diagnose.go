@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
@@ -21,11 +24,11 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	c := &checker{List: finding.List{Subject: "connection"}, thorough: true}
 	err := s.onNewSession(ctx, func(ctx context.Context, conn *conn) error {
 		c.conn = conn
-		tlsMode, err := conn.encryption(ctx)
+		encrypted, err := conn.encrypted(ctx)
 		if err != nil {
 			return err
 		}
-		c.Add(store.GradeOK, s.viewConfig.Addr+" "+tlsMode)
+		c.AddEncryption(s.viewConfig.Addr, encryption(s.viewConfig, encrypted), "enable TLS on the server and set tls=true in source.url, with tls-ca=FILE if its CA is your own")
 		for _, check := range []func(context.Context) error{
 			func(ctx context.Context) error { return c.run(ctx, s) }, c.clock, c.durability, c.connections, c.checkLimits,
 		} {
@@ -48,16 +51,20 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	return c.Findings, fmt.Errorf("diagnose database: %w", Explain(err))
 }
 
-// encryption reports whether the session uses TLS; a URL may leave that to the server.
-func (c *conn) encryption(ctx context.Context) (string, error) {
+// encrypted reports whether the session uses TLS; a URL may leave that to the server.
+func (c *conn) encrypted(ctx context.Context) (bool, error) {
 	var name, cipher string
-	if err := c.sqlConn.QueryRowContext(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher); err != nil {
-		return "", err
+	err := c.sqlConn.QueryRowContext(ctx, "SHOW SESSION STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher)
+	return cipher != "", err
+}
+
+// encryption describes a session of a configuration.
+func encryption(cfg *mysql.Config, encrypted bool) finding.Encryption {
+	host, _, err := net.SplitHostPort(cfg.Addr)
+	if err != nil {
+		host = cfg.Addr // a socket
 	}
-	if cipher == "" {
-		return "without TLS", nil
-	}
-	return "with TLS", nil
+	return finding.Encryption{Local: store.Loopback(host), Encrypted: encrypted, Verified: cfg.TLS != nil && !cfg.TLS.InsecureSkipVerify}
 }
 
 // refusedDatabase reports that no session can be opened. If the account has no right on

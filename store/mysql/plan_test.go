@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
 	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -364,5 +365,20 @@ func wantPlan(t *testing.T, f servers.Flavour, db *sql.DB, what, table, index st
 	}
 	if !slices.Contains([]string{"const", "eq_ref", "ref", "range"}, access) || key != index || looked > limit {
 		t.Errorf("%s: %s by %q, %d rows", what, access, key, looked)
+	}
+}
+
+// Only a checked certificate counts as verified.
+func TestEncryptionOfURL(t *testing.T) {
+	for query, want := range map[string]finding.Encryption{
+		"": {Encrypted: true, Verified: true}, "?tls=skip-verify": {Encrypted: true}, "?tls=preferred": {Encrypted: true}, "?tls=false": {},
+	} {
+		cfg, err := ParseURL("mysql://u@db.example/d"+query, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := encryption(cfg, want.Encrypted); got != want {
+			t.Errorf("%s: got %+v, want %+v", query, got, want)
+		}
 	}
 }

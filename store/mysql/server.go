@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/tlserror"
 )
 
 // This file holds the differences between MySQL and MariaDB, and the errors of both.
@@ -338,14 +339,19 @@ func Explain(err error) error {
 		return explain("database offers no TLS", "enable TLS on the server, or add ?tls=false to the URL where the network is trusted")
 	case strings.Contains(text, "x509:"):
 		return explain("database certificate is not trusted",
-			"add tls-ca=FILE of the issuing CA to the URL; the certificate must name the host, otherwise set tls-server-name")
+			tlserror.Advice(text, tlsKeys()))
 	case errors.Is(err, mysql.ErrCleartextPassword):
 		return explain("account requires a cleartext password", "add allow-cleartext-passwords=true to the URL, which must use TLS")
 	case errors.Is(err, mysql.ErrOldPassword), errors.Is(err, mysql.ErrUnknownPlugin):
 		return explain("account uses an unsupported authentication method", "use caching_sha2_password, mysql_native_password or ed25519")
 	}
 
-	return err
+	return tlserror.Wrap(err, tlsKeys())
+}
+
+// tlsKeys are the parameters of the URL for TLS.
+func tlsKeys() tlserror.Keys {
+	return tlserror.Keys{CA: "tls-ca=FILE", Certificate: "tls-cert=FILE and tls-key=FILE", Name: "tls-server-name=NAME"}
 }
 
 // explained is an error with a remedy. It keeps the server's error.

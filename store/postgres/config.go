@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/tlserror"
 )
 
 // Dial timeouts per host. With several hosts the timeout is shorter, because each new
@@ -120,6 +121,19 @@ func redact(err error, u *url.URL) string {
 	return text
 }
 
+// explainTLS explains a failed handshake, and returns other errors unchanged.
+func explainTLS(err error) error {
+	var setup *store.SetupError
+	if err == nil || errors.As(err, &setup) {
+		return err
+	}
+	text, keys := err.Error(), tlserror.Keys{CA: "sslrootcert=FILE", Certificate: "sslcert=FILE and sslkey=FILE"}
+	if strings.Contains(text, "x509:") {
+		return &store.SetupError{Problem: "server certificate is not trusted: " + text, Remedy: tlserror.Advice(text, keys)}
+	}
+	return tlserror.Wrap(err, keys)
+}
+
 // Explain turns a connection or permission error that a retry cannot fix into a
 // *store.SetupError with a remedy. It returns other errors unchanged.
 func Explain(err error) error {
@@ -131,13 +145,7 @@ func Explain(err error) error {
 				Remedy:  "enable TLS on the server, or add ?sslmode=disable to the URL if the network is trusted",
 			}
 		}
-		if err != nil && strings.Contains(err.Error(), "x509:") {
-			return &store.SetupError{
-				Problem: "server certificate is not trusted: " + err.Error(),
-				Remedy:  "add sslrootcert=FILE of the issuing CA to the URL; the host name must match the certificate",
-			}
-		}
-		return err
+		return explainTLS(err)
 	}
 
 	if objection := refusedByPooler(pg); objection != "" {

@@ -47,12 +47,9 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	}
 	defer discard(s.lifetime, conn)
 	c.conn = conn
-	how := "without TLS"
-	if _, encrypted := conn.PgConn().Conn().(*tls.Conn); encrypted { // sslmode=prefer may have gone without
-		how = "with TLS"
-	}
-
-	c.Add(store.GradeOK, fmt.Sprintf("%s:%d %s, no transaction pooler in between", conn.Config().Host, conn.Config().Port, how))
+	_, encrypted := conn.PgConn().Conn().(*tls.Conn) // sslmode=prefer may have gone without
+	c.AddEncryption(fmt.Sprintf("%s:%d, no transaction pooler in between,", conn.Config().Host, conn.Config().Port),
+		encryption(conn.Config(), encrypted), "enable TLS on the server and remove sslmode from source.url, which means verify-full; sslrootcert=FILE names a CA of your own")
 	err = c.run(ctx, s)
 	if err == nil {
 		err = c.checkServerSettings(ctx)
@@ -61,6 +58,14 @@ func (s *Store) Diagnose(ctx context.Context) ([]store.Finding, error) {
 		return c.Findings, fmt.Errorf("diagnose database: %w", Explain(err))
 	}
 	return c.Findings, nil
+}
+
+// encryption describes a session of a configuration. sslmode=verify-ca checks the certificate too, in
+// a function of its own.
+func encryption(cfg *pgx.ConnConfig, encrypted bool) finding.Encryption {
+	of := finding.Encryption{Local: store.Loopback(cfg.Host), Encrypted: encrypted}
+	of.Verified = cfg.TLSConfig != nil && (!cfg.TLSConfig.InsecureSkipVerify || cfg.TLSConfig.VerifyPeerCertificate != nil)
+	return of
 }
 
 // dialDirect opens a session and makes sure that no transaction pooler is in between.

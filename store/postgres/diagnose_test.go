@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/internal/finding"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -249,5 +250,21 @@ func TestConnectionLimits(t *testing.T) {
 				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT -1")
 			}
 		})
+	}
+}
+
+// Only a checked certificate counts as verified.
+func TestEncryptionOfURL(t *testing.T) {
+	for query, want := range map[string]finding.Encryption{
+		"": {Encrypted: true, Verified: true}, "?sslmode=verify-ca": {Encrypted: true, Verified: true}, "?sslmode=require": {Encrypted: true},
+		"?sslmode=prefer": {Encrypted: true}, "?sslmode=disable": {},
+	} {
+		cfg, err := ParseURL("postgres://u@db.example/d"+query, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := encryption(cfg, want.Encrypted); got != want {
+			t.Errorf("%s: got %+v, want %+v", query, got, want)
+		}
 	}
 }

@@ -189,7 +189,7 @@ func (g *grpcAPI) failure(name string, err error, red *redact.Redactor) sink.Out
 	}
 	text := name + ": " + s.Code().String()
 	if !red.HidesBody() {
-		text += ": " + s.Message()
+		text += ": " + tlsfiles.Explain(s.Message())
 	}
 	return sink.Outcome{Class: class, Reason: reason, Detail: red.OneLine(text)}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/tlsfiles"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -122,7 +123,7 @@ func (s *Sink) outcomeOf(doing string, err error) sink.Outcome {
 	case isMisconfigured(err):
 		out.Class, out.Reason = sink.Misconfigured, store.ReasonBadRequest
 	}
-	text := s.text(err)
+	text := tlsfiles.Explain(s.text(err))
 	if remedy := remedyOf(err); remedy != "" {
 		text = strings.TrimSuffix(text, ".") + "; " + remedy
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/tlsfiles"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -129,13 +130,13 @@ func (s *Sink) noConnection(err error) sink.Outcome {
 		errors.Is(err, nats.ErrAccountAuthExpired), strings.Contains(strings.ToLower(err.Error()), "authorization violation"):
 		return s.outcome(sink.Misconfigured, store.ReasonUnauthorized, "authorization violation; check the credentials")
 	case errors.Is(err, nats.ErrSecureConnRequired), errors.Is(err, nats.ErrSecureConnWanted), errors.As(err, &authority):
-		return s.outcome(sink.Misconfigured, store.ReasonBadRequest, "TLS: %s", err)
+		return s.outcome(sink.Misconfigured, store.ReasonBadRequest, "TLS: %s", tlsfiles.Explain(err.Error()))
 	case errors.Is(err, context.DeadlineExceeded):
 		return s.outcome(sink.Unavailable, store.ReasonGateway, "no connection within the time-out")
 	case errors.Is(err, context.Canceled):
 		return s.outcome(sink.Unavailable, store.ReasonGateway, "request cancelled")
 	}
-	return s.outcome(sink.Unavailable, store.ReasonGateway, "no connection: %s", err)
+	return s.outcome(sink.Unavailable, store.ReasonGateway, "no connection: %s", tlsfiles.Explain(err.Error()))
 }
 
 // outcome returns an outcome whose detail names the servers and holds no secret.

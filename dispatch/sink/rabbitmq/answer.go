@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/tlsfiles"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -86,7 +87,7 @@ func (s *Sink) noConnection(err error) sink.Outcome {
 	case errors.Is(err, amqp.ErrSASL):
 		return s.outcome(sink.Misconfigured, store.ReasonUnauthorized, "broker has no PLAIN login; for EXTERNAL set cert-file and remove the user of url, and enable rabbitmq_auth_mechanism_ssl")
 	case errors.As(err, &authority):
-		return s.outcome(sink.Misconfigured, store.ReasonBadRequest, "TLS: %s", err)
+		return s.outcome(sink.Misconfigured, store.ReasonBadRequest, "TLS: %s", tlsfiles.Explain(err.Error()))
 	case errors.As(err, &answer) && answer.Server && !strings.Contains(answer.Reason, "limit"): // limits of connections pass
 		switch answer.Code {
 		case amqp.AccessRefused:
@@ -95,7 +96,7 @@ func (s *Sink) noConnection(err error) sink.Outcome {
 			return s.outcome(sink.Misconfigured, store.ReasonForbidden, "%s; correct the virtual host in url, or allow it for the user", answer.Reason)
 		}
 	}
-	return s.unavailable("no connection: %s", err)
+	return s.unavailable("no connection: %s", tlsfiles.Explain(err.Error()))
 }
 
 // rejected returns the outcome of a message that can never be sent.

@@ -17,6 +17,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/tlsfiles"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -243,13 +244,13 @@ func (s *Sink) failure(err error) sink.Outcome {
 		return s.outcome(class, reason, "%s%s", answer.Error(), hint)
 	case errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, new(x509.UnknownAuthorityError)),
 		errors.As(err, new(tls.RecordHeaderError)), errors.As(err, new(tls.AlertError)):
-		return s.outcome(sink.Misconfigured, store.ReasonBadRequest, "TLS: %s", err)
+		return s.outcome(sink.Misconfigured, store.ReasonBadRequest, "TLS: %s", tlsfiles.Explain(err.Error()))
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return s.outcome(sink.Unavailable, store.ReasonGateway, "%s", s.timeoutText())
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return s.outcome(sink.Unavailable, store.ReasonGateway, "server closed the connection")
 	}
-	return s.outcome(sink.Unavailable, store.ReasonGateway, "%s", err)
+	return s.outcome(sink.Unavailable, store.ReasonGateway, "%s", tlsfiles.Explain(err.Error()))
 }
 
 // largeFailure returns the outcome of a request with one large message. A server that does not accept it

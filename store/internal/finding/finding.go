@@ -29,6 +29,27 @@ func (l *List) AddSetupError(err *store.SetupError) {
 	l.AddFault(strings.TrimPrefix(err.Problem, l.Subject+": "), err.Remedy)
 }
 
+// Encryption describes the connection to a server.
+type Encryption struct {
+	Local     bool // the server is on this machine
+	Encrypted bool
+	Verified  bool // the certificate of the server was checked
+}
+
+// AddEncryption reports how a server is connected. verify is the way to a checked certificate.
+func (l *List) AddEncryption(server string, e Encryption, verify string) {
+	switch {
+	case e.Encrypted && (e.Verified || e.Local):
+		l.Add(store.GradeOK, server+" with TLS")
+	case e.Encrypted:
+		l.Add(store.GradeAdvice, server+" with TLS, but the certificate is not verified: another machine can pose as the server and read the password and the rows", verify)
+	case e.Local:
+		l.Add(store.GradeOK, server+" without TLS, on this machine")
+	default:
+		l.Add(store.GradeAdvice, server+" without TLS: payloads are sent in clear text", verify)
+	}
+}
+
 // maxClockSkew is the clock difference that is worth an advice.
 const maxClockSkew = time.Second
 

@@ -15,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/egress"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/tlsfiles"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -184,5 +185,5 @@ func ErrorText(err error) string {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return "receiver closed the connection"
 	}
-	return err.Error()
+	return tlsfiles.Explain(err.Error())
 }

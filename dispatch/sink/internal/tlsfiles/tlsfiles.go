@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store/tlserror"
 )
 
 // Config returns TLS settings that trust the authorities in the file ca, or the system's if it
@@ -36,6 +37,11 @@ func Config(ca, cert, key string) (*tls.Config, error) {
 	}
 	c.Certificates = []tls.Certificate{own}
 	return c, nil
+}
+
+// Explain adds the way out to the text of a failed handshake.
+func Explain(text string) string {
+	return tlserror.Explain(text, tlserror.Keys{CA: "ca-file", Certificate: "cert-file and key-file"})
 }
 
 // loadCAs reads the trusted authorities. It returns nil, which stands for the
