@@ -54,8 +54,8 @@ type LegReport struct {
 	// Attempts are the failed attempts that the relay's records have, if Row has none; nil if none.
 	Attempts *store.FailedAttempts
 
-	// Blocks: the row is FAILED and blocks its lane.
-	Blocks bool
+	// Block is the hold of the row's lane, if the row is FAILED and blocks it; else nil.
+	Block *store.Hold
 
 	// Done: the relay's records say that the route needs the row no more. Missing: they say that it
 	// does, and only the leader knows more.
@@ -112,7 +112,7 @@ func ExplainStored(ctx context.Context, st RowStore, o *store.Outbox, id string,
 		if err := rep.readLeg(ctx, st, &leg, holds, known); err != nil {
 			return nil, err
 		}
-		if leg.Row != nil || leg.Failed != nil || leg.Spilled != nil || leg.Done || leg.Missing {
+		if leg.Row != nil || leg.Failed != nil || leg.Spilled != nil || leg.Done || leg.Missing || leg.Unsearched && records[0] == nil {
 			rep.Legs = append(rep.Legs, leg)
 		}
 	}
@@ -131,7 +131,7 @@ func (rep *RowReport) readLeg(ctx context.Context, st RowStore, leg *LegReport, 
 		case h.Kind == store.OutboxPaused:
 			leg.Pause = h
 		case h.Kind == store.Blocked && h.ID == row.ID:
-			leg.Blocks = true
+			leg.Block = h
 		}
 	}
 	letters, err := st.Failed(ctx, store.DeadLetterFilter{Outbox: row.Outbox, IDs: []string{row.ID}}, 1, false)

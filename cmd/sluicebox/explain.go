@@ -139,8 +139,17 @@ func (t *rowWriter) leg(leg *admin.RowLeg) {
 		t.line("sink", "%s", sinkCell(leg.Sink))
 	}
 	t.line("why", "%s: %s", leg.Cause, leg.Text)
+	if leg.Error != "" {
+		t.line("failure", "%s", leg.Error)
+	}
+	if leg.Reason != "" {
+		t.line("reason", "%s", leg.Reason)
+	}
 	if leg.Remedy != "" {
 		t.line("do", "%s", leg.Remedy)
+	}
+	for _, command := range leg.Commands {
+		t.line("", "%s", command)
 	}
 	if leg.Kind != "" || leg.Group != (store.Group{}) {
 		t.line("group", "%s, kind %s", groupCell(leg.Group), quoteCell(leg.Kind))

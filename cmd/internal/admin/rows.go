@@ -39,14 +39,16 @@ type RowLeg struct {
 	Sink string `json:"sink"`
 	Need string `json:"need"` // required or optional
 
-	// Cause is a stable word; deploy/operating.md lists them. Text is a sentence, Remedy a command;
-	// "" if there is nothing to do.
-	Cause  string `json:"cause"`
-	Text   string `json:"text"`
-	Remedy string `json:"remedy,omitempty"`
+	// Cause is a stable word; deploy/operating.md lists them. Text is a sentence. Remedy is what to do,
+	// and Commands do it; empty if there is nothing to do.
+	Cause    string   `json:"cause"`
+	Text     string   `json:"text"`
+	Remedy   string   `json:"remedy,omitempty"`
+	Commands []string `json:"commands,omitempty"`
 
-	Kind  string      `json:"kind,omitempty"` // of the lane
-	Group store.Group `json:"group"`
+	Kind    string      `json:"kind,omitempty"`     // of the lane
+	LaneRow string      `json:"lane_row,omitempty"` // the id of the row, if each row without a group has its own lane
+	Group   store.Group `json:"group"`
 	// CommittedAt is by the database's clock, CapturedAt by the relay's.
 	CommittedAt time.Time `json:"committed_at,omitzero"`
 	CapturedAt  time.Time `json:"captured_at,omitzero"`
@@ -66,6 +68,8 @@ type RowLeg struct {
 	Error    string    `json:"error,omitempty"`    // the latest failure
 	Spilled  bool      `json:"spilled"`            // the relay's tables have a copy
 	Blocks   bool      `json:"blocks"`             // it is FAILED and blocks its group
+	// Unsearched: the first 100 000 spilled rows are not it, and the others were not searched.
+	Unsearched bool `json:"unsearched,omitempty"`
 
 	RetryCount int `json:"retry_count"` // failures that counted
 	// Attempts are the latest attempts, the oldest first. Requests counts all that are known.

@@ -91,14 +91,14 @@ func TestExplainNamesTheCause(t *testing.T) {
 		cases := []explainCase{
 			{"delivered", "outbox_events", "DELIVERED0001", "delivered", []string{"delivered", "settled    COMPLETED", "captured", "table      COMPLETED"}},
 			{"a receiver in maintenance", "outbox_events", "SLOW000000001", "backoff", []string{"attempt", "unavailable 503", "down for maintenance", "until", "retry-now"}},
-			{"behind it in its group", "outbox_events", "SLOW000000002", "behind", []string{"1 in front, the first is SLOW000000001: its last attempt failed"}},
+			{"behind it in its group", "outbox_events", "SLOW000000002", "behind", []string{"1 of them in memory; the first is SLOW000000001: the latest attempt failed", "down for maintenance"}},
 			{"a bad row", "outbox_events", "BAD0000000001", "failed", []string{"rejected 422", "no such customer", "settled    FAILED", "deadletters requeue BAD0000000001 --outbox outbox_events"}},
 			{"behind the bad row", "outbox_events", "BAD0000000002", "blocked", []string{"the FAILED row is BAD0000000001", "lanes skip"}},
-			{"a paused group", "outbox_events", "PAUSED0000001", "lane_paused", []string{"reason: receiver migrates", "lanes resume"}},
+			{"a paused group", "outbox_events", "PAUSED0000001", "lane_paused", []string{"reason     receiver migrates", "lanes resume"}},
 			{"an endpoint with a wrong token", "outbox_dispatch_jobs", "JOB0000000001", "breaker_open", []string{"class misconfigured", "401", "token expired"}},
 			{"a table that refuses the outcome", "outbox_events", theRefused, "refused", []string{"not this one", "trigger"}},
 			{"a receiver that does not answer", "outbox_events", "HANGING000001", "in_flight", []string{"since"}},
-			{"behind a hanging row", "outbox_events", "HANGING000002", "behind", []string{"the first is HANGING000001: its request is being answered"}},
+			{"behind a hanging row", "outbox_events", "HANGING000002", "behind", []string{"the first is HANGING000001: it was sent, and the receiver has not answered yet"}},
 		}
 		r.operate("lanes", "pause", "--outbox", "outbox_events", "--kind", "EVENT", "--group", "paused", "--reason", "receiver migrates")
 		for i, group := range []string{"fine", "slow", "slow", "bad", "bad", "paused", "", "refused", "hanging", "hanging"} {
@@ -124,8 +124,8 @@ func TestExplainNamesTheCause(t *testing.T) {
 		})
 		events("SLOW000000003", "slow")
 		r.expectExplained(append(cases,
-			explainCase{"spilled under pressure", "outbox_events", last, "lane_paused", []string{"the relay's tables have a copy", "reason: receiver migrates"}},
-			explainCase{"spilled behind a failing row", "outbox_events", "SLOW000000003", "behind", []string{"the first is SLOW000000001: its last attempt failed"}}))
+			explainCase{"spilled under pressure", "outbox_events", last, "lane_paused", []string{"spilled to the relay's tables meanwhile", "reason     receiver migrates"}},
+			explainCase{"spilled behind a failing row", "outbox_events", "SLOW000000003", "behind", []string{"the first is SLOW000000001: the latest attempt failed"}}))
 
 		text, code := r.explain("outbox_events", "NOSUCHROW0001")
 		if code != 1 || !strings.Contains(text, "why        unknown:") {
@@ -203,7 +203,7 @@ func TestExplainNamesTheCauseByRoute(t *testing.T) {
 			s.t.Fatal(err)
 		}
 		r.expectExplained([]explainCase{
-			{"a paused route", s.table, matched.ID, "route_paused", []string{"route      hooks, required", "reason: an incident", "routes resume --outbox " + s.table + " --route hooks", "route      bus, required", "why        delivered:"}},
+			{"a paused route", s.table, matched.ID, "route_paused", []string{"route      hooks, required", "reason     an incident", "routes resume --outbox " + s.table + " --route hooks", "route      bus, required", "why        delivered:"}},
 			{"no route", s.table, unmatched.ID, "unmatched", []string{"add a route that matches it"}},
 		})
 		expectStop(s.t, r)

@@ -8,8 +8,9 @@ const until = (at) => Date.parse(at) > Date.now() ? `in ${duration((Date.parse(a
 
 // leg shows the life of the row on one route.
 const leg = (l, many) => panel(l.route || (many ? l.outbox : "Why"), badge(kinds[l.cause] ?? "warn", l.cause.replaceAll("_", " ")),
-  el("div", { class: "body" }, el("p", {}, l.text), l.remedy && el("p", { class: "mono" }, l.remedy),
+  el("div", { class: "body" }, el("p", {}, l.text), l.remedy && el("p", {}, l.remedy), l.commands && el("pre", { class: "payload commands" }, l.commands.join("\n")),
     el("table", { class: "facts" }, el("tbody", {},
+      l.error && fact("Failure", l.error), l.reason && fact("Reason", l.reason),
       l.sink && fact("Sink", l.sink), l.kind && fact("Group", el("span", { class: "mono" }, groupName(l.group)), ` · ${l.kind}`),
       isTime(l.committed_at) && fact("Committed", ago(l.committed_at)), isTime(l.captured_at) && fact("Captured", ago(l.captured_at)),
       isTime(l.since) && fact("Since", ago(l.since)), isTime(l.until) && fact("Until", until(l.until)),
