@@ -55,6 +55,8 @@ type spillModel struct {
 	sweepStep  int          // 0: none, 1: it has its snapshot, 2: it waits for the marker
 	mark       int          // in the log
 
+	whole bool // see Options.SpillWhole; no log-only outbox is polled
+
 	spillReplayModel // replayed rows
 }
 
@@ -122,6 +124,7 @@ func newSpillModel(t *rapid.T) *spillModel {
 		y.logOnly = map[string]bool{"box EVENT": true, "box JOB": true}
 		y.spilled.keepsContent, y.cfg.BufferBytes = true, 16 // the ninth row of others loses its payload
 	}
+	y.whole = y.logOnly == nil && rapid.IntRange(0, 2).Draw(t, "whole") == 0
 	y.start()
 	return y
 }
@@ -135,6 +138,9 @@ func (y *spillModel) start() {
 	}
 	y.core = newCore(y.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	y.core.enableSpill()
+	if y.whole {
+		y.core.spill.SpillWhole()
+	}
 	y.core.lanes.Memory.LogOnly = y.logOnly
 	y.claiming, y.sending, y.writing, y.batches = nil, nil, nil, nil
 	y.spilling, y.reading, y.answers = nil, false, nil
