@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
@@ -208,4 +210,67 @@ func TestExplainNamesTheCauseByRoute(t *testing.T) {
 		})
 		expectStop(s.t, r)
 	})
+}
+
+// The cheaper causes on the other kinds of databases, also of a spilled row and without a relay.
+func TestExplainReadsEachKindOfDatabase(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		aPostgres(t, explainRest, func(s *scene) {
+			expectExplainedCheaply(s.t, s.to, s.config, s.run, func(id, group string) { s.explainRow("outbox_events", id, "EVENT", group) })
+		})
+	})
+	t.Run("mongo", func(t *testing.T) {
+		t.Parallel()
+		aMongo(t, explainRest, func(s *mongoScene) {
+			expectExplainedCheaply(s.t, s.to, s.config, s.run, func(id, group string) {
+				document := bson.D{{Key: "_id", Value: id}, {Key: "type", Value: "EVENT"}, {Key: "messageGroup", Value: group}, {Key: "status", Value: "PENDING"},
+					{Key: "payload", Value: fmt.Sprintf(`{"id": %q, "group": %q}`, id, group)}, {Key: "createdAt", Value: time.Now()}}
+				if _, err := s.db.Collection("outbox_events").InsertOne(s.t.Context(), document); err != nil {
+					s.t.Fatal(err)
+				}
+			})
+		})
+	})
+}
+
+func expectExplainedCheaply(t *testing.T, to *sinktest.Receiver, config string, run func() *relay, events func(id, group string)) {
+	t.Helper()
+	to.Script(explainScript(nil))
+	r := run()
+	r.operate("lanes", "pause", "--outbox", "outbox_events", "--kind", "EVENT", "--group", "paused", "--reason", "receiver migrates")
+	last := ""
+	for i := range 80 { // more than the buffer
+		last = fmt.Sprintf("PAUSED%07d", i+1)
+		events(last, "paused")
+	}
+	events("DELIVERED0001", "fine")
+	events("SLOW000000001", "slow")
+	events("SLOW000000002", "slow")
+	events("BAD0000000001", "bad")
+	events("BAD0000000002", "bad")
+	failure := "unavailable 503"
+	r.expectExplained([]explainCase{
+		{"delivered", "outbox_events", "DELIVERED0001", "delivered", []string{"table      COMPLETED"}},
+		{"failing", "outbox_events", "SLOW000000001", "backoff", []string{failure, "lanes retry-now"}},
+		{"behind it", "outbox_events", "SLOW000000002", "behind", []string{"the first is SLOW000000001"}},
+		{"FAILED", "outbox_events", "BAD0000000001", "failed", []string{"rejected 422", "lanes skip"}},
+		{"behind the FAILED row", "outbox_events", "BAD0000000002", "blocked", []string{"the FAILED row is BAD0000000001"}},
+		{"spilled", "outbox_events", last, "lane_paused", []string{"spilled to the relay's tables", "reason     receiver migrates"}},
+	})
+
+	// A command that reaches no relay reads the database, which has the attempts 2 s later at most.
+	config = configFile(t, strings.Replace(config, adminKey, freeAddress(t), 1))
+	for id, says := range map[string][]string{"SLOW000000001": {"no_leader:", failure}, "BAD0000000001": {"failed:"}, last: {"spilled:"}} {
+		within(t, testTimeout, func() string {
+			stdout, stderr, _ := command(t, nil, "explain", id, "--outbox", "outbox_events", "-c", config)
+			for _, part := range says {
+				if !strings.Contains(stdout, part) {
+					return fmt.Sprintf("without a relay: no %q in\n%s%s", part, stdout, stderr)
+				}
+			}
+			return ""
+		})
+	}
 }
