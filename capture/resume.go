@@ -77,7 +77,7 @@ func (r *Resume) Trim(b *Batch) bool {
 	if r.rows > 0 && drop == 0 && len(b.Items) == 0 {
 		b.Position = "" // no position may fall between the parts of a transaction
 	}
-	return len(b.Items) > 0 || len(b.Marks) > 0 || b.Position != ""
+	return len(b.Items) > 0 || len(b.Changes) > 0 || len(b.Marks) > 0 || b.Position != ""
 }
 
 // Sent records that the receiver took a batch of n rows ending at a position.

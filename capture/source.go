@@ -23,6 +23,8 @@ type Batch struct {
 	// when the last of them was committed, by the server's clock; zero if it is not known.
 	Marks  []string
 	Marked time.Time
+	// Changes are set by Watch alone, in place of Items.
+	Changes []Change
 }
 
 // Span is a part of a log.

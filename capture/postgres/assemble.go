@@ -20,6 +20,9 @@ type assembler struct {
 	messages   map[string]*messageBox
 	markPrefix string
 
+	watch *watch        // set: the messages are those of test_decoding
+	at    pglogrepl.LSN // of the current message
+
 	open       bool
 	skip       bool
 	reachedEnd bool // until was reached
@@ -37,7 +40,10 @@ func newAssembler(t *tables, messages map[string]*messageBox, name string, maxRo
 // message handles one message. ready is true if it completes a batch.
 func (a *assembler) message(wal []byte) (b capture.Batch, ready bool, err error) {
 	if len(wal) == 0 {
-		return b, false, fmt.Errorf("pgoutput: empty message")
+		return b, false, fmt.Errorf("empty message of the output plugin")
+	}
+	if a.watch != nil {
+		return a.textMessage(wal)
 	}
 
 	body := wal[1:]

@@ -54,16 +54,16 @@ func (s *slots) createOwn(ctx context.Context, conn *pgconn.PgConn, name string,
 	if version >= 170000 {
 		action = "(SNAPSHOT 'export', FAILOVER true)" // so that it survives the promotion of a standby
 	}
-	res, cancelled, err := s.create(ctx, conn, name, pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
+	res, cancelled, err := s.create(ctx, conn, name, plugin, pglogrepl.CreateReplicationSlotOptions{SnapshotAction: action})
 	if cancelled {
 		return none, errors.Join(err, s.dropUnfinished(ctx, conn, name))
 	}
 	return res, err
 }
 
-// create creates a slot on a replication session. cancelled means that the creation had
+// create creates a slot of an output plugin on a replication session. cancelled means that the creation had
 // begun and the session was cancelled because of an old transaction.
-func (s *slots) create(ctx context.Context, conn *pgconn.PgConn, name string, opts pglogrepl.CreateReplicationSlotOptions) (
+func (s *slots) create(ctx context.Context, conn *pgconn.PgConn, name, output string, opts pglogrepl.CreateReplicationSlotOptions) (
 	res pglogrepl.CreateReplicationSlotResult, cancelled bool, err error,
 ) {
 	if err := s.oldest.check(ctx); err != nil {
@@ -73,7 +73,7 @@ func (s *slots) create(ctx context.Context, conn *pgconn.PgConn, name string, op
 	bounded, cancel := context.WithCancelCause(ctx)
 	var guard sync.WaitGroup
 	guard.Go(func() { s.oldest.watch(bounded, cancel) })
-	created, err := pglogrepl.CreateReplicationSlot(bounded, conn, name, plugin, opts)
+	created, err := pglogrepl.CreateReplicationSlot(bounded, conn, name, output, opts)
 	cause := context.Cause(bounded)
 	cancel(nil)
 	guard.Wait()

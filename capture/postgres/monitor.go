@@ -53,6 +53,9 @@ func (st *stream) monitorOnce(ctx context.Context) {
 	if idle := time.Since(time.Unix(0, st.lastActivity.Load())); st.src.cfg.HeartbeatInterval > 0 && idle >= st.src.cfg.HeartbeatInterval {
 		_ = st.src.control.exec(ctx, "SELECT pg_logical_emit_message(false, $1, '')", st.src.cfg.Name+heartbeatSuffix)
 	}
+	if st.src.watched != nil {
+		return // without a publication
+	}
 	err := st.src.checkPublished(ctx)
 	var lost *capture.LostError
 	if errors.As(err, &lost) || isShutdown(err) {

@@ -69,6 +69,9 @@ func (s *Source) readStream(ctx context.Context, conn *pgconn.PgConn, p streamRa
 	asm := newAssembler(newTables(s.server.tables), messages, s.cfg.Name, s.cfg.MaxBatchRows, s.cfg.MaxBatchBytes)
 	asm.after, asm.until, asm.row.acceptsAnyBytes = p.from, p.until, acceptsAnyBytes(conn)
 	asm.tx.MaxPayload = s.resume.MaxPayload
+	if s.watched != nil {
+		asm.watch = s.newWatch(ctx)
+	}
 	st := newStream(s, conn, asm, out, p.from, p.timeout)
 	s.wake.set(conn.Conn())
 	defer s.wake.set(nil)

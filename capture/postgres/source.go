@@ -31,7 +31,8 @@ type Source struct {
 	origin           string // originOf the log, and its published tables
 	publicationState string // see readPublicationState
 	server           *server
-	confirmed        pglogrepl.LSN // the slot's position
+	watched          []*watchedTable // set by Watch
+	confirmed        pglogrepl.LSN   // the slot's position
 	repl             *pgconn.PgConn
 
 	failures     fault.FailureCounter

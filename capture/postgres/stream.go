@@ -168,6 +168,7 @@ func (st *stream) handleData(ctx context.Context, data []byte) error {
 		}
 		st.nudge, st.nudgeAt = minNudge, st.receivedAt.Add(minNudge)
 		st.asm.tx.ReceivedAt = st.receivedAt
+		st.asm.at = x.WALStart
 		b, ready, err := st.asm.message(x.WALData)
 		if err != nil {
 			return &fault.UnreadableLogError{Err: err}
@@ -205,7 +206,7 @@ func (st *stream) keepalive(end pglogrepl.LSN) {
 // send sends a batch to the receiver. While the receiver does not accept it, nothing is
 // read, and statuses keep the connection alive.
 func (st *stream) send(ctx context.Context, b capture.Batch) error {
-	if len(b.Items) == 0 && len(b.Marks) == 0 {
+	if len(b.Items) == 0 && len(b.Changes) == 0 && len(b.Marks) == 0 {
 		lsn, err := parseLSN(b.Position)
 		if err != nil {
 			return err

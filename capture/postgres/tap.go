@@ -49,7 +49,7 @@ func (s *Source) openTap(ctx context.Context) (conn *pgconn.PgConn, p streamRang
 
 	s.system, s.server, s.publicationState = b.system, b.server, b.publicationState
 	name := s.slots.tempName("tap")
-	created, _, err := s.slots.create(ctx, b.conn, name, pglogrepl.CreateReplicationSlotOptions{
+	created, _, err := s.slots.create(ctx, b.conn, name, plugin, pglogrepl.CreateReplicationSlotOptions{
 		Temporary: true, SnapshotAction: "NOEXPORT_SNAPSHOT",
 	})
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/app"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/cmd/internal/createoutbox"
+	"github.com/sluicebox/sluicebox/cmd/internal/shadow"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/layouts"
 )
@@ -40,7 +41,7 @@ func main() {
 		reloads:     reloads,
 		onReload:    func() { signal.Notify(reloads, syscall.SIGHUP) },
 		exit:        os.Exit,
-		relay: backend{run: app.Run, init: app.Init, script: app.InitScript, deadLetters: app.OpenDeadLetters,
+		relay: backend{run: app.Run, shadow: app.Shadow, init: app.Init, script: app.InitScript, deadLetters: app.OpenDeadLetters,
 			requests: app.OpenRequests, explain: app.ExplainRow, strayLegs: app.StrayLegs, renameLeg: app.RenameLeg, dropLeg: app.DropLeg, createOutbox: createoutbox.Create, describe: describeTable},
 	}
 	os.Exit(p.main(os.Args[1:]))
@@ -49,6 +50,7 @@ func main() {
 // backend holds the functions behind the commands. Tests replace them.
 type backend struct {
 	run    func(context.Context, app.Options) error
+	shadow func(context.Context, app.Options) (*shadow.Report, error)
 	init   func(context.Context, *config.Config, *slog.Logger) error
 	script func(*config.Config) (string, error)
 	// deadLetters opens the FAILED rows. Call closed when done.

@@ -56,6 +56,7 @@ type commandLine struct {
 	Checkpoint  checkpointCommands `cmd:"" help:"Create, list and delete named checkpoints to replay from."`
 	Replay      replayCommands     `cmd:"" help:"Send delivered rows again, from a checkpoint or a time."`
 	Tap         tapCommand         `cmd:"" help:"Show rows as they commit, without sending any."`
+	Shadow      shadowCommand      `cmd:"" help:"Watch a polling processor and report what a relay would have done."`
 	Bench       benchCommand       `cmd:"" help:"Measure a relay on a real database, compared with a minimal program."`
 	BenchFloor  floorCommand       `cmd:"" hidden:""`
 	Config      configCommands     `cmd:"" help:"Check or describe the configuration."`

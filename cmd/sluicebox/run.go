@@ -31,6 +31,9 @@ func (c *runCommand) Run(ctx context.Context, p *program) error {
 	if found {
 		log.Info("configuration file found", "file", path)
 	}
+	if cfg.Settings.Mode == shadowMode {
+		return p.runShadow(ctx, app.Options{Config: cfg, Log: log, Version: currentVersion().Version}, false)
+	}
 	reload := app.Reload{Level: level, Signals: p.reloads}
 	if path != "-" {
 		reload.Load = func() (*config.Config, error) { return config.Load(path, p.environ) }

@@ -176,6 +176,10 @@ func statusText(s *admin.RelayStatus, now time.Time) string {
 		}
 	}
 
+	if s.Shadow != nil {
+		b.WriteString(s.Shadow.Text())
+		return b.String()
+	}
 	if s.Mode == "" {
 		return b.String()
 	}

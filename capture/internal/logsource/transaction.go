@@ -40,6 +40,7 @@ type Transaction struct {
 	Committed time.Time
 
 	items    []store.Item
+	changes  []capture.Change
 	expected int // expected number of items of the next transaction
 	bytes    int
 	marks    []string

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox"
+	"github.com/sluicebox/sluicebox/cmd/internal/shadow"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -42,6 +43,8 @@ type RelayStatus struct {
 	Lanes      []dispatch.LaneInfo `json:"lanes"`
 	LanesTotal int                 `json:"lanes_total"`
 	Replays    ReplayStatus        `json:"replays"`
+	// Shadow is what a shadow has found, which relays nothing; absent for a relay.
+	Shadow *shadow.Report `json:"shadow,omitempty"`
 	// Failed is null unless requested.
 	Failed []FailedRows `json:"failed"`
 }

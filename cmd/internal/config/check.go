@@ -89,6 +89,7 @@ func (k *checker) check(s *Settings) {
 	k.checkHold("checkpoint.max-kept", s.Checkpoint.MaxKept)
 	k.requirePositive("checkpoint.sweep-interval", s.Checkpoint.SweepInterval)
 	k.checkAdmin(&s.Admin)
+	k.checkShadow(&s.Shadow)
 	if s.Notices != nil {
 		k.failFields("notices", s.Notices.Validate(), func(key string) string { return key })
 	}
@@ -103,6 +104,15 @@ func (k *checker) check(s *Settings) {
 	k.checkOutboxes(s)
 	k.checkRowFields(s)
 	k.checkIngest(s)
+}
+
+func (k *checker) checkShadow(s *Shadow) {
+	k.requirePositive("shadow.stuck-after", s.StuckAfter)
+	k.requirePositive("shadow.lost-after", s.LostAfter)
+	k.requirePositive("shadow.report-interval", s.ReportInterval)
+	if s.MaxRows < 1 {
+		k.fail("shadow.max-rows", "is %d, must be at least 1", s.MaxRows)
+	}
 }
 
 // maxServerID is the largest number in the four bytes of a server id.

@@ -102,7 +102,7 @@ func TestListsFromVariables(t *testing.T) {
 func TestVariableFaults(t *testing.T) {
 	tests := []struct{ variable, want string }{
 		{"SLUICEBOX_DISPATCH_MAX_RETRY=3", "SLUICEBOX_DISPATCH_MAX_RETRY: no key has this variable; did you mean SLUICEBOX_DISPATCH_MAX_RETRIES?"},
-		{"SLUICEBOX_COLOUR=red", "SLUICEBOX_COLOUR: no key has this variable; see `sluicebox config schema` for the keys, or unset it"},
+		{"SLUICEBOX_UMBRELLA=red", "SLUICEBOX_UMBRELLA: no key has this variable; see `sluicebox config schema` for the keys, or unset it"},
 		{"SLUICEBOX_SINKS_PLATFORM_TOKEN=canary", "SLUICEBOX_SINKS_PLATFORM_TOKEN: no key has this variable; the entry must exist in the file, or in SLUICEBOX_SINKS and SLUICEBOX_OUTBOXES as YAML"},
 		{"SLUICEBOX_DISPATCH_MAX_RETRIES=many", `SLUICEBOX_DISPATCH_MAX_RETRIES: dispatch.max-retries: is "many", must be a whole number such as 100`},
 		{"SLUICEBOX_DISPATCH_MAX_RETRIES=-1", "SLUICEBOX_DISPATCH_MAX_RETRIES: dispatch.max-retries: is -1, must be at least 0"},

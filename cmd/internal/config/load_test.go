@@ -113,7 +113,7 @@ func TestFaults(t *testing.T) {
 		{"key of a later version", least + "dispatch:\n  partitions: 4\n",
 			[]string{"relay.yaml:4: dispatch.partitions: unknown key; the keys here are api-batch-size"}},
 		{"section of a later version", least + "replay: {rate: 100}\n",
-			[]string{"relay.yaml:3: replay: unknown key; the keys here are name, source"}},
+			[]string{"relay.yaml:3: replay: unknown key; the keys here are name, mode, source"}},
 		{"key written twice", least + "name: a\nname: b\n",
 			[]string{"relay.yaml:4: name: is a duplicate of line 3"}},
 		{"section written twice", least + "log: {level: info}\nlog: {format: json}\n",

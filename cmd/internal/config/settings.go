@@ -26,6 +26,7 @@ import (
 //     again
 type Settings struct {
 	Name         string          `yaml:"name" doc:"The name of the replication slot, the publication, the leader lock, and the relay's rows in its tables: [a-z0-9_], at most 40 characters. Of several relays with one name, one is the leader and the others stand by. A relay of another name does not know the checkpoint, the spilled rows and the dead letters of this one."`
+	Mode         string          `yaml:"mode" doc:"relay sends rows. shadow watches a polling processor and compares: it sends and writes nothing; see [migrate.md](migrate.md#try-it-beside-your-processor-first)." enum:"relay,shadow"`
 	Source       Source          `yaml:"source" doc:"The database whose outboxes are relayed."`
 	FlowCatalyst *FlowCatalyst   `yaml:"flowcatalyst" doc:"Preset for the two outbox tables and the two endpoints of FlowCatalyst, instead of outboxes and sinks."`
 	Dispatch     Dispatch        `yaml:"dispatch" doc:"How rows are sent. A sink can override most keys."`
@@ -34,6 +35,7 @@ type Settings struct {
 	Ingest       *Ingest         `yaml:"ingest" doc:"An HTTP server that takes rows from services, see [ingest.md](ingest.md). Every relay of a name has one, also while it stands by. Without the section there is none."`
 	Notices      *notices.Config `yaml:"notices" doc:"Calls a webhook or a command when a condition needs somebody, and when it has ended; see [operating.md](operating.md#notices). Without the section there are no notices."`
 	Tracing      *tracing.Config `yaml:"tracing" doc:"Exports the way of rows as spans of OpenTelemetry; see [operating.md](operating.md#traces). tracing: {} takes all from the variables OTEL_…. Without the section there are spans only if OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set."`
+	Shadow       Shadow          `yaml:"shadow" doc:"With mode: shadow or sluicebox shadow: what to look for."`
 	Log          Log             `yaml:"log" doc:"The log on standard error."`
 	Outboxes     []Outbox        `yaml:"outboxes" doc:"The outbox tables, each with its layout and its sink or its routes."`
 	Sinks        map[string]Sink `yaml:"sinks" doc:"The destinations by name: [a-z0-9_-], at most 40 characters. A sink that no outbox names serves only sluicebox replay --to-sink."`
@@ -87,6 +89,14 @@ type Admin struct {
 	Profiling bool `yaml:"profiling" doc:"Serve profiles under /debug/pprof/, for go tool pprof."`
 }
 
+// Shadow is the section shadow.
+type Shadow struct {
+	StuckAfter     time.Duration `yaml:"stuck-after" doc:"How long a taken row may be unfinished before it counts as stuck."`
+	LostAfter      time.Duration `yaml:"lost-after" doc:"How long a row may wait to be taken before it counts as not reached. Where nothing marks taken rows: to be delivered."`
+	ReportInterval time.Duration `yaml:"report-interval" doc:"The time between two reports in the log."`
+	MaxRows        int           `yaml:"max-rows" doc:"The most unfinished rows in memory, and the most finished ones, about 300 bytes each. Rows beyond it are counted, and not judged."`
+}
+
 // Log is the section log.
 type Log struct {
 	Level  string `yaml:"level" doc:"The lowest level to log." enum:"debug,info,warn,error"`
@@ -104,6 +114,7 @@ func (l *Log) SlogLevel() slog.Level {
 func Default() Settings {
 	return Settings{
 		Name: "sluicebox",
+		Mode: "relay",
 		Source: Source{
 			Mode:              "auto",
 			PollInterval:      time.Second,
@@ -119,6 +130,7 @@ func Default() Settings {
 		},
 		Checkpoint: Checkpoint{MaxHold: 1 << 30, MaxKept: 10 << 30, SweepInterval: time.Minute},
 		Admin:      Admin{Listen: "127.0.0.1:8090"},
+		Shadow:     Shadow{StuckAfter: 5 * time.Minute, LostAfter: 15 * time.Minute, ReportInterval: time.Minute, MaxRows: 100_000},
 		Log:        Log{Level: "info", Format: "text"},
 	}
 }

@@ -16,7 +16,7 @@
 //
 // The latency of a row is the time from the return of its COMMIT to the writer
 // until the receiver has read the request with the row. Percentiles come from a
-// histogram of fixed size whose buckets are at most 1.6 % wide; see histogram.
+// histogram of fixed size whose buckets are at most 1.6 % wide; see package histogram.
 // The first order waits for the relay to start. It counts as a row, but not in
 // the latency.
 //

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/histogram"
 )
 
 // oracle compares the rows that arrive with the rows that were committed. Its methods
@@ -12,7 +14,7 @@ type oracle struct {
 	mu      sync.Mutex
 	groups  []group
 	tally   tally
-	latency histogram
+	latency histogram.Histogram
 	// A row is in one of these maps between its commit and its arrival, which may be
 	// recorded in either order.
 	waiting      map[order]time.Time // committed and not yet arrived
@@ -75,7 +77,7 @@ func (o *oracle) committed(r order, at time.Time, timed bool) {
 func (o *oracle) measure(committed, arrived time.Time, timed bool) {
 	o.tally.delivered++
 	if timed && !committed.IsZero() {
-		o.latency.add(arrived.Sub(committed))
+		o.latency.Add(arrived.Sub(committed))
 	}
 }
 
@@ -149,7 +151,7 @@ func (o *oracle) currentState() (state, <-chan struct{}) {
 	defer o.mu.Unlock()
 	s := state{
 		tally: o.tally, uncommitted: len(o.arrivedEarly),
-		p50: o.latency.quantile(.50), p99: o.latency.quantile(.99),
+		p50: o.latency.Quantile(.50), p99: o.latency.Quantile(.99),
 	}
 	for r := range o.waiting {
 		if len(s.lost) == maxExamples {

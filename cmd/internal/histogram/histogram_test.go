@@ -1,4 +1,4 @@
-package quickstart
+package histogram
 
 import (
 	"math/rand/v2"
@@ -30,19 +30,19 @@ func TestHistogramBuckets(t *testing.T) {
 }
 
 func TestHistogramQuantiles(t *testing.T) {
-	var h histogram
-	if h.quantile(.5) != 0 {
+	var h Histogram
+	if h.Quantile(.5) != 0 {
 		t.Error("without times the median is not 0")
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	times := make([]time.Duration, 10_000)
 	for i := range times {
 		times[i] = time.Duration(random.ExpFloat64() * float64(2*time.Millisecond))
-		h.add(times[i])
+		h.Add(times[i])
 	}
 	slices.Sort(times)
 	for _, q := range []float64{0, .01, .5, .9, .99, .999, 1} {
-		exact, got := times[int(q*float64(len(times)-1))], h.quantile(q)
+		exact, got := times[int(q*float64(len(times)-1))], h.Quantile(q)
 		if got < exact || got > exact+max(2*time.Microsecond, exact/32) {
 			t.Errorf("quantile %g is %s, exactly %s", q, got, exact)
 		}

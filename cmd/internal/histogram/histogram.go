@@ -1,14 +1,15 @@
-package quickstart
+// Package histogram counts durations in bounded memory.
+package histogram
 
 import (
 	"math/bits"
 	"time"
 )
 
-// histogram counts durations in buckets of fixed bounds, so that its size does not
-// grow with their number. Below 64 µs a bucket is 1 µs wide. Above, each power of
+// Histogram counts durations in buckets of fixed bounds, so that its size does not
+// grow with their number. The zero value is empty. Below 64 µs a bucket is 1 µs wide. Above, each power of
 // two has 64 buckets, so a bucket is at most 1/64 (1.6 %) of its duration wide.
-type histogram struct {
+type Histogram struct {
 	counts [buckets]int
 	total  int
 }
@@ -36,14 +37,18 @@ func upper(i int) time.Duration {
 	return time.Duration((i&(1<<fineBits-1)+1<<fineBits+1)<<shift) * time.Microsecond
 }
 
-func (h *histogram) add(t time.Duration) {
+// Add counts a duration.
+func (h *Histogram) Add(t time.Duration) {
 	h.counts[bucket(t)]++
 	h.total++
 }
 
-// quantile returns the duration that a share q of all durations does not exceed,
+// Total returns the number of durations.
+func (h *Histogram) Total() int { return h.total }
+
+// Quantile returns the duration that a share q of all durations does not exceed,
 // or 0 if the histogram is empty.
-func (h *histogram) quantile(q float64) time.Duration {
+func (h *Histogram) Quantile(q float64) time.Duration {
 	if h.total == 0 {
 		return 0
 	}

@@ -1,0 +1,212 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/internal/fault"
+	"github.com/sluicebox/sluicebox/capture/internal/logsource"
+	"github.com/sluicebox/sluicebox/store"
+	pgstore "github.com/sluicebox/sluicebox/store/postgres"
+)
+
+// Watch sends every change of the outbox tables from now on; see capture.Watcher. It reads
+// through a temporary slot, which the server drops with the session. The server decodes the
+// changes of all tables of the database for it. Errors are as those of Tap.
+func (s *Source) Watch(ctx context.Context, out chan<- capture.Batch, begun func()) error {
+	s.cfg.MayCreate, s.cfg.HeartbeatInterval = false, -1 // it writes nothing
+	conn, p, err := s.openWatch(ctx)
+	if err != nil {
+		closeSession(conn)
+		return err
+	}
+	begun()
+	_, err = s.readStream(ctx, conn, p, out)
+	return err
+}
+
+// openWatch starts a stream from a temporary slot. The caller closes the session, also after an
+// error.
+func (s *Source) openWatch(ctx context.Context) (conn *pgconn.PgConn, p streamRange, err error) {
+	if err = s.control.retryOnce(ctx, func(c *pgx.Conn) (err error) {
+		s.server, s.watched, err = s.catalog(c).inspectWatched(ctx)
+		return err
+	}); err != nil {
+		return nil, p, err
+	}
+	if conn, s.system, err = s.slots.dial(ctx); err != nil {
+		return conn, p, err
+	}
+	name := s.slots.tempName("watch")
+	created, _, err := s.slots.create(ctx, conn, name, watchPlugin, pglogrepl.CreateReplicationSlotOptions{
+		Temporary: true, SnapshotAction: "NOEXPORT_SNAPSHOT",
+	})
+	if err != nil {
+		return conn, p, explainNoPlugin(explainNoFreeSlot(err, "a shadow needs one while it runs"))
+	}
+	if p.from, err = pglogrepl.ParseLSN(created.ConsistentPoint); err != nil {
+		return conn, p, err
+	}
+	s.confirmed = p.from
+	s.resetState(formatLSN(p.from))
+	if p.timeout, err = senderTimeout(ctx, conn); err != nil {
+		return conn, p, err
+	}
+	err = pglogrepl.StartReplication(ctx, conn, name, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{
+		`"include-timestamp" 'true'`, `"skip-empty-xacts" 'true'`,
+	}})
+	return conn, p, s.slots.explainStreamError(err)
+}
+
+// senderTimeout returns the wal_sender_timeout of a session.
+func senderTimeout(ctx context.Context, conn *pgconn.PgConn) (time.Duration, error) {
+	results, err := conn.Exec(ctx, "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'").ReadAll()
+	if err != nil || len(results) != 1 || len(results[0].Rows) != 1 {
+		return 0, fmt.Errorf("read wal_sender_timeout: %w", err)
+	}
+	ms, err := strconv.Atoi(string(results[0].Rows[0][0]))
+	if err != nil {
+		return 0, fmt.Errorf("wal_sender_timeout: %w", err)
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+// explainNoPlugin adds the remedy if the server does not have the plugin.
+func explainNoPlugin(err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != "58P01" && pg.Code != "42704" { // undefined_file, undefined_object
+		return err
+	}
+	return fault.NoStream("server has no output plugin "+watchPlugin+": "+pg.Message, "install the package with the server's contrib modules, for example postgresql-contrib")
+}
+
+// inspectWatched reads what a watch needs of the catalogs.
+func (c *catalog) inspectWatched(ctx context.Context) (*server, []*watchedTable, error) {
+	var sv server
+	var faults fault.List
+	err := c.conn.QueryRow(ctx, serverSQL, c.cfg.Name).Scan(&sv.version, &sv.user, &sv.walLevel,
+		&sv.slots, &sv.maxSlots, &sv.hasSlot, &sv.recovery)
+	if err != nil {
+		return nil, nil, fmt.Errorf("inspect server: %w", pgstore.Explain(err))
+	}
+	if sv.recovery {
+		return nil, nil, errStandby
+	}
+	sv.hasSlot = false // it is no help
+	c.checkServer(&sv, &faults)
+	if sv.tables, err = c.findTables(ctx, &faults); err != nil {
+		return nil, nil, err
+	}
+	var watched []*watchedTable
+	for _, t := range sv.tables {
+		w, err := c.watchedTable(ctx, t)
+		if err != nil {
+			return nil, nil, err
+		}
+		watched = append(watched, w)
+	}
+	return &sv, watched, faults.Err()
+}
+
+// watchedTable finds the columns of a table.
+func (c *catalog) watchedTable(ctx context.Context, t *table) (*watchedTable, error) {
+	rows, err := c.conn.Query(ctx, "SELECT attname::text FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped", t.oid)
+	if err != nil {
+		return nil, fmt.Errorf("read columns of %s: %w", t.quoted(), pgstore.Explain(err))
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read columns of %s: %w", t.quoted(), pgstore.Explain(err))
+	}
+	w := &watchedTable{oid: t.oid, name: t.quoted(), columns: map[string]int{}}
+	has := map[string]bool{}
+	for _, name := range names {
+		has[name] = true
+	}
+	find := func(name string) int {
+		if !has[name] {
+			return -1
+		}
+		at, known := w.columns[name]
+		if !known {
+			at = len(w.columns)
+			w.columns[name] = at
+		}
+		return at
+	}
+	missing := fault.MissingColumnsError{Log: "the database", Table: w.name}
+	missing.Remedy = "correct the layout"
+	for _, o := range t.outboxes {
+		columns, err := logsource.FindChangeColumns(o, find, missing, `"`)
+		if err != nil {
+			return nil, err
+		}
+		w.outboxes = append(w.outboxes, columns)
+	}
+	return w, nil
+}
+
+// watchedTable is an outbox table with the columns that changes are read from.
+type watchedTable struct {
+	oid      uint32
+	name     string
+	columns  map[string]int
+	outboxes []logsource.ChangeColumns
+}
+
+// watch finds the watched tables of a stream.
+type watch struct {
+	resolve func(name string) (oid uint32, err error)
+	tables  map[uint32]*watchedTable
+	byName  map[string]*watchedTable // nil is another table
+	number  store.Txn                // of transactions
+	row     textRow
+}
+
+// maxWatchedNames bounds the names in memory, because temporary tables have ever new ones.
+const maxWatchedNames = 10_000
+
+// rootSQL returns the table that a name of the log is a partition of, or the table itself. Since
+// the log may be behind, a table may have another name by now, or be gone.
+const rootSQL = `SELECT coalesce(pg_partition_root(c)::oid, c::oid, 0) FROM to_regclass($1) c`
+
+func (s *Source) newWatch(ctx context.Context) *watch {
+	w := &watch{tables: map[uint32]*watchedTable{}, byName: map[string]*watchedTable{}}
+	for _, t := range s.watched {
+		w.tables[t.oid], w.byName[t.name] = t, t
+	}
+	w.resolve = func(name string) (oid uint32, err error) {
+		err = s.control.retryOnce(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, rootSQL, name).Scan(&oid) })
+		if err != nil {
+			return 0, fmt.Errorf("look up table %s: %w", name, pgstore.Explain(err))
+		}
+		return oid, nil
+	}
+	return w
+}
+
+// find returns the table of a name, as the log quotes it, or nil. It asks the server once for
+// each name.
+func (w *watch) find(name []byte) (*watchedTable, error) {
+	if t, known := w.byName[string(name)]; known {
+		return t, nil
+	}
+	oid, err := w.resolve(string(name))
+	if err != nil {
+		return nil, err
+	}
+	if len(w.byName) >= maxWatchedNames {
+		clear(w.byName)
+	}
+	t := w.tables[oid]
+	w.byName[string(name)] = t
+	return t, nil
+}
