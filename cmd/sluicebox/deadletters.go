@@ -282,12 +282,7 @@ func showDeadLetter(p *program, d *admin.DeadLetter, counted bool) error {
 		if d.Text != nil {
 			text = *d.Text
 		}
-		payload = strings.Map(func(r rune) rune {
-			if r == '\n' || r == '\t' {
-				return r
-			}
-			return printable(r)
-		}, text)
+		payload = printableLines(text)
 	}
 
 	_, err := fmt.Fprintf(p.stdout, "outbox   %s\nid       %s\nkind     %s\ngroup    %s\nfailed   %s\nretries  %s\nerror    %s\npayload  %d bytes\n%s\n\n",

@@ -108,6 +108,17 @@ func printable(r rune) rune {
 	return unicode.ReplacementChar
 }
 
+// printableLines replaces what does not print, except line breaks and tabs. An argument may come from
+// a row.
+func printableLines(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return r
+		}
+		return printable(r)
+	}, text)
+}
+
 // quoteCell returns a name in full, quoted if it would be ambiguous.
 func quoteCell(name string) string {
 	plain := name != "" && name != "-" && !strings.HasPrefix(name, "(") && !strings.HasPrefix(name, `"`) &&
@@ -156,7 +167,7 @@ func rowsText(n int) string {
 
 // note writes a line to standard error.
 func (p *program) note(format string, args ...any) {
-	_, _ = fmt.Fprintf(p.stderr, format+"\n", args...) // there is no other output for the error
+	_, _ = io.WriteString(p.stderr, printableLines(fmt.Sprintf(format+"\n", args...))) // there is no other output for the error
 }
 
 // json prints a result as indented JSON.
@@ -173,8 +184,16 @@ func writeJSON(to io.Writer, v any, indent string) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
+	_, err := jsonWriter{to}.Write(plain.Bytes())
+	return err
+}
+
+// jsonWriter writes JSON and escapes everything that does not print. Each write is whole values.
+type jsonWriter struct{ to io.Writer }
+
+func (w jsonWriter) Write(plain []byte) (int, error) {
 	var text bytes.Buffer
-	for _, r := range plain.String() { // JSON is valid UTF-8
+	for _, r := range string(plain) { // JSON is valid UTF-8
 		switch {
 		case r == '\n' || unicode.IsPrint(r):
 			text.WriteRune(r)
@@ -185,8 +204,10 @@ func writeJSON(to io.Writer, v any, indent string) error {
 			fmt.Fprintf(&text, `\u%04x`, r)
 		}
 	}
-	_, err := to.Write(text.Bytes())
-	return err
+	if _, err := w.to.Write(text.Bytes()); err != nil {
+		return 0, err
+	}
+	return len(plain), nil
 }
 
 // screen is a terminal on which a text replaces the previous one.
@@ -285,5 +306,5 @@ func (p *program) printProblem(problem, remedy string) {
 	if remedy != "" {
 		block += "  " + strings.ReplaceAll(remedy, "\n", "\n  ") + "\n"
 	}
-	_, _ = io.WriteString(p.stderr, block) // there is no other output for the error
+	_, _ = io.WriteString(p.stderr, printableLines(block)) // there is no other output for the error
 }

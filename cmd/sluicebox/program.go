@@ -239,7 +239,7 @@ func (p *program) leveledLogger(l config.Log) (*slog.Logger, *slog.LevelVar) {
 	level.Set(l.SlogLevel())
 	options := &slog.HandlerOptions{Level: level}
 	if l.Format == "json" {
-		return slog.New(slog.NewJSONHandler(p.stderr, options)), level
+		return slog.New(slog.NewJSONHandler(jsonWriter{p.stderr}, options)), level
 	}
 	return slog.New(slog.NewTextHandler(p.stderr, options)), level
 }

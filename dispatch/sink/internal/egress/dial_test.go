@@ -65,6 +65,13 @@ func TestRefusedAddresses(t *testing.T) {
 			t.Errorf("%s: checked: %v", addr, err)
 		}
 	}
+	for mapped, plain := range map[string]string{"::ffff:127.0.0.1": "127.0.0.1", "::ffff:169.254.169.254": "169.254.169.254", "::ffff:10.0.0.1": "10.0.0.1", "::ffff:0.0.0.0": "0.0.0.0"} {
+		d := dialer(t, hosts(t, "hooks.example", "*"), mapped)
+		var refused *egress.RefusedError
+		if _, err := d.DialContext(t.Context(), "tcp", "hooks.example:"+port); !errors.As(err, &refused) || refused.Addr.String() != plain {
+			t.Errorf("%s: got %v", mapped, err)
+		}
+	}
 	if n := accepted.Load(); n != 0 {
 		t.Errorf("%d connections", n)
 	}
