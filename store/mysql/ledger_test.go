@@ -2,6 +2,7 @@ package mysql_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -84,6 +85,53 @@ func TestOperatorViews(t *testing.T) {
 			t.Errorf("got %d views of an account that may create none", n)
 		}
 	})
+}
+
+// TestViewIncludesManySpilledRows checks that a view shows spilled rows that are to be included, if there are
+// more of them than one statement takes.
+func TestViewIncludesManySpilledRows(t *testing.T) {
+	for _, f := range servers.Flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			t.Parallel()
+			box := flowBox()
+			box.Routes = []store.Route{{Name: "bus"}, {Name: "hooks"}}
+			r := newRig(t, f.Start(t, map[string]string{"max-allowed-packet": "1M"}).Database(), flowTable, 0, box)
+			names := []string{"1", "2", "3"}
+			for _, id := range names {
+				r.insertID(t, id)
+			}
+			items, records := make([]store.Item, 2), make([]store.LegRow, 2)
+			for i := range items {
+				items[i] = store.Item{Ref: store.Ref{Outbox: "events/hooks", ID: names[i]}, Kind: "EVENT", Seq: store.Seq(i + 1)}
+				records[i] = store.LegRow{Ref: store.Ref{Outbox: "events", ID: names[i]}, Matched: []string{"bus", "hooks"}, Spilled: []string{"hooks"}}
+			}
+			if err := r.store.SpillLegs(ctx(t), r.epoch, items, records); err != nil {
+				t.Fatal(err)
+			}
+			v, err := r.store.View(ctx(t), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer v.Close()
+			include := []string{names[1]}
+			for i := range 20_000 {
+				include = append(include, fmt.Sprintf("%036d", i))
+			}
+			for n, want := range map[int][]string{0: names[2:], 1: names[1:], len(include): names[1:]} {
+				got, err := v.Unsettled(ctx(t), store.UnsettledQuery{Outbox: "events", Limit: 10, IncludeSpilled: include[:n]})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var ids []string
+				for _, it := range got {
+					ids = append(ids, it.ID)
+				}
+				if !slices.Equal(ids, want) {
+					t.Errorf("with %d ids: got rows %v, want %v", n, ids, want)
+				}
+			}
+		})
+	}
 }
 
 // TestHugePayloads checks that a row above max_allowed_packet is spilled with an error that

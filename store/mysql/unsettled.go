@@ -37,6 +37,10 @@ type reading struct {
 	// excluded reports whether the program excludes a row; nil if the statement excludes
 	// everything.
 	excluded func(*store.Item) bool
+	// included are the ids of rows to read although they are spilled, if the program decides it: the
+	// statement tells then which rows are spilled. nil: the statement decides it.
+	included map[string]struct{}
+	spilled  bool // the current row
 }
 
 // Read implements view.Snapshot.
@@ -57,6 +61,7 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 
 	r := &reading{table: t, query: q, relay: v.name, hasSpilledTable: hasSpilled, excludeIDs: q.ExcludeIDs, excludeLanes: q.ExcludedLanes(o)}
 	r.splitExclusions()
+	r.splitIncluded(v.conn.maxScriptBytes())
 
 	// If the statement excludes everything, one read of Limit rows is enough.
 	from, window := 0, q.Limit
@@ -79,16 +84,14 @@ func (v *view) read(ctx context.Context, o *store.Outbox, q store.UnsettledQuery
 // splitExclusions moves exclusions from the statement to the program: groups inside JSON,
 // which only the program can extract, and lists that are too long for a statement.
 func (r *reading) splitExclusions() {
-	held, lanes := map[string]struct{}{}, map[store.LaneKey]struct{}{}
+	var held map[string]struct{}
+	var lanes map[store.LaneKey]struct{}
 	if len(r.excludeLanes) > 0 && (len(r.table.Layout.GroupPath) > 0 || len(r.excludeLanes) > maxBoundValues/2) {
 		lanes, r.excludeLanes = store.LaneSet(r.excludeLanes), nil
 	}
 
 	if len(r.excludeIDs) > maxBoundValues/2 {
-		for _, id := range r.excludeIDs {
-			held[id] = struct{}{}
-		}
-		r.excludeIDs = nil
+		held, r.excludeIDs = setOf(r.excludeIDs), nil
 	}
 
 	if len(held)+len(lanes) == 0 {
@@ -99,6 +102,33 @@ func (r *reading) splitExclusions() {
 		_, inLane := lanes[it.Lane()]
 		return isHeld || inLane
 	}
+}
+
+// splitIncluded moves the ids to include from the statement to the program, if they are too long for the
+// server. The program reads all spilled rows then, so a shorter list stays in the statement.
+func (r *reading) splitIncluded(maxBytes int) {
+	ids := r.query.IncludeSpilled
+	size := 0
+	for _, id := range ids {
+		size += len(includedID(id)) + len(", ")
+	}
+	if size <= maxBytes || !r.hasSpilledTable {
+		return
+	}
+	r.query.IncludeSpilled, r.included = nil, setOf(ids)
+	before := r.excluded
+	r.excluded = func(it *store.Item) bool {
+		_, shown := r.included[it.ID]
+		return r.spilled && !shown || before != nil && before(it)
+	}
+}
+
+func setOf(ids []string) map[string]struct{} {
+	set := make(map[string]struct{}, len(ids))
+	for _, id := range ids {
+		set[id] = struct{}{}
+	}
+	return set
 }
 
 // window reads n rows at an offset, and returns how many it read.
@@ -139,6 +169,9 @@ func (r *reading) text(s *statement, row *rowReader) string {
 	})
 	row.add(t.payloadSize(), &row.size)
 	row.add(t.retryCount(), &row.retries)
+	if r.included != nil {
+		row.add("EXISTS ("+strings.Join(r.spilledAs(s), ") OR EXISTS (")+")", &r.spilled)
+	}
 	text := "SELECT " + row.list() + "\nFROM " + TableName(t.Outbox) + " AS o\nWHERE o." + Ident(t.Layout.Columns.ID) + " IS NOT NULL AND " + t.open(s)
 
 	for held := range slices.Chunk(t.heldKeys(r.excludeIDs), maxKeys) {
@@ -149,29 +182,39 @@ func (r *reading) text(s *statement, row *rowReader) string {
 		text += "\n  AND " + t.laneBytes(s) + " NOT IN " + s.list("?", lanes)
 	}
 
-	if r.hasSpilledTable {
-		text += "\n  AND (" + r.included() + "TRUE"
-		for _, name := range t.SpilledAs() {
-			text += "\n  AND NOT EXISTS (SELECT 1 FROM " + string(spilledRows) + " AS p FORCE INDEX (" + string(spilledRows) + "_id) WHERE p.name = " + s.arg(r.relay) +
-				" AND p.outbox = " + s.arg(name) + " AND p.id = " + t.id().bytesOf() + ")"
+	if r.hasSpilledTable && r.included == nil {
+		text += "\n  AND (" + r.includedIDs() + "TRUE"
+		for _, copies := range r.spilledAs(s) {
+			text += "\n  AND NOT EXISTS (" + copies + ")"
 		}
 		text += ")"
 	}
 	return text + "\nORDER BY " + t.order()
 }
 
-// included returns the alternative that a row o is to be read although it is spilled. The ids are
+// spilledAs returns the statements that select the copies of a row o, one for each name of its outbox.
+func (r *reading) spilledAs(s *statement) (selects []string) {
+	for _, name := range r.table.SpilledAs() {
+		selects = append(selects, "SELECT 1 FROM "+string(spilledRows)+" AS p FORCE INDEX ("+string(spilledRows)+"_id) WHERE p.name = "+s.arg(r.relay)+
+			" AND p.outbox = "+s.arg(name)+" AND p.id = "+r.table.id().bytesOf())
+	}
+	return selects
+}
+
+// includedIDs returns the alternative that a row o is to be read although it is spilled. The ids are
 // literals, because they may be more than the parameters of a statement.
-func (r *reading) included() string {
+func (r *reading) includedIDs() string {
 	if len(r.query.IncludeSpilled) == 0 {
 		return ""
 	}
 	ids := make([]string, len(r.query.IncludeSpilled))
 	for i, id := range r.query.IncludeSpilled {
-		ids[i] = fmt.Sprintf("x'%x'", id)
+		ids[i] = includedID(id)
 	}
 	return r.table.id().bytesOf() + " IN (" + strings.Join(ids, ", ") + ") OR "
 }
+
+func includedID(id string) string { return fmt.Sprintf("x'%x'", id) }
 
 // payloadSize returns an expression for the length of a payload in bytes.
 func (t *table) payloadSize() string {
