@@ -79,6 +79,18 @@ maven() {
   apt-get -qq -o DPkg::Lock::Timeout=300 -y --no-install-recommends install maven default-jre-headless >&2
 }
 
+# jars DIR POM SUMS OPTION…: copies the dependencies of a pom into DIR. SUMS has the hash of each:
+# one that is missing, other or not listed is refused.
+jars() {
+  local dir=$1 pom=$2 sums=$3
+  shift 3
+  mkdir -p "$dir"
+  mvn -q -B -f "$pom" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+    -DoutputDirectory="$(realpath "$dir")" "$@" >&2
+  (cd "$dir" && sha256sum --quiet -c -) <"$sums" >&2 || die "jars in $dir are not those of $sums"
+  (cd "$dir" && ls -- *.jar) | cmp -s - <(awk '{print $2}' "$sums") || die "$dir has other jars than $sums"
+}
+
 # folder NAME: prints the directory of its programs. The name contains a hash of the
 # recipe and its lock files, so that other versions of this script use other directories.
 folder() {

@@ -11,6 +11,10 @@ all=(pg15 pg18 mysql mariadb mongo pgbouncer pymongo nats nats29 kafka redis rab
 # shellcheck disable=SC2034
 byhand=(zeebe debezium prometheus)
 
+# sums has the hashes of jars, by recipe. After a change of a version make it anew from the jars, once
+# you have compared them with a second source:  (cd LIB && sha256sum -- *.jar) >NAME.sha256
+sums=$(dirname "${BASH_SOURCE[0]}")
+
 fetch_pg15() { debs "$1" postgresql-15 postgresql-client-15; }
 programs_pg15() {
   local arch
@@ -150,6 +154,7 @@ programs_nats29() { echo "SLUICEBOX_TEST_NATS29_BIN=$1/usr/sbin"; }
 # Kafka is a Java program: its jars come from Maven. data/N is the formatted storage of the
 # broker N, which is the same for clusters of one and of three. classes.jsa is an archive of the
 # classes that a broker loads, so that it starts in half the time.
+locks_kafka() { echo "$sums/kafka.sha256"; }
 fetch_kafka() {
   local n
   maven
@@ -164,8 +169,7 @@ fetch_kafka() {
   </dependencies>
 </project>
 END
-  mvn -q -B -f "$1/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
-    -DoutputDirectory="$1/lib" >&2
+  jars "$1/lib" "$1/pom.xml" "$(locks_kafka)"
   for n in 1 2 3; do
     kafka_settings "$n" "$1/data/$n" 1 2 >"$1/settings"
     java -cp "$1/lib/*" kafka.tools.StorageTool format -t c2x1aWNlYm94LXRlc3QtMQ -c "$1/settings" >"$1/log" 2>&1 || {
@@ -199,6 +203,7 @@ kafka_archive() {
 programs_kafka() { echo "SLUICEBOX_TEST_KAFKA_BIN=$1"; }
 
 # The engine of Camunda 8 with its gRPC gateway, in memory. Debian 12 has no JDK for it.
+locks_zeebe() { echo "$sums/zeebe.sha256"; }
 fetch_zeebe() {
   local jdk
   jdk=$(jdk 21)
@@ -224,8 +229,7 @@ class Engine {
   }
 }
 END
-  mvn -q -B -f "$1/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
-    -DincludeScope=runtime -DoutputDirectory="$1/lib" >&2
+  jars "$1/lib" "$1/pom.xml" "$(locks_zeebe)" -DincludeScope=runtime
   "$jdk/bin/javac" -cp "$1/lib/*" -d "$1" "$1/Engine.java" >&2
   ln -s "$jdk" "$1/jdk"
 }
@@ -233,6 +237,7 @@ programs_zeebe() { echo "SLUICEBOX_TEST_ZEEBE_BIN=$1"; }
 
 # Debezium's embedded engine with its connector for PostgreSQL, as a program that writes to Kafka.
 # Its settings are a file of properties; those that begin with kafka. are the producer's.
+locks_debezium() { echo "$sums/debezium.sha256"; }
 fetch_debezium() {
   local jdk
   jdk=$(jdk 17)
@@ -325,8 +330,7 @@ class Router {
   }
 }
 END
-  mvn -q -B -f "$1/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
-    -DincludeScope=runtime -DoutputDirectory="$1/lib" >&2
+  jars "$1/lib" "$1/pom.xml" "$(locks_debezium)" -DincludeScope=runtime
   "$jdk/bin/javac" -cp "$1/lib/*" -d "$1" "$1/Router.java" >&2
   ln -s "$jdk" "$1/jdk"
 }
@@ -386,10 +390,7 @@ writers=$(dirname "${BASH_SOURCE[0]}")/../../../deploy/writers
 locks_java() { echo "$writers/java/pom.xml" "$writers/java/jars.sha256"; }
 needs_java() { echo javac mvn : default-jdk-headless maven; }
 fetch_java() {
-  mkdir -p "$1"
-  mvn -q -B -f "$writers/java/pom.xml" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
-    -DoutputDirectory="$(realpath "$1")" >&2
-  (cd "$1" && sha256sum --quiet -c -) <"$writers/java/jars.sha256" >&2
+  jars "$1" "$writers/java/pom.xml" "$writers/java/jars.sha256"
 }
 programs_java() { echo "SLUICEBOX_TEST_JAVA_BIN=$1"; }
 
