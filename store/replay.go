@@ -327,8 +327,8 @@ const MaxActions = 1000
 // Action is one action of an operator, as the relay's log of actions keeps it.
 type Action struct {
 	At time.Time `json:"at"` // by the server's clock
-	// Who is the name of the token: operator, or local without a token. From is the address of
-	// the client.
+	// Who is the name of the token: that of a person or program, operator for the shared one, or
+	// local without any. From is the address of the client.
 	Who  string `json:"who"`
 	From string `json:"from"`
 	// What is the action, for example lanes/skip. Target names what it acted on, as JSON.

@@ -23,9 +23,19 @@ const (
 	Operator Role = "operator"
 )
 
+// Token is a bearer token with a name.
+type Token struct {
+	// Name is in the log of actions, and in the cookie of a login: letters, digits and . _ @ -.
+	Name string
+	Role Role
+	// Token is the secret. It is not empty.
+	Token string
+}
+
 // Session is the response of GET and POST /api/v1/session.
 type Session struct {
-	// Name is the name of the token: operator or viewer, or local if no token is set.
+	// Name is the name of the token: that of Config.Tokens, operator or viewer, or local if no token
+	// is set.
 	Name string `json:"name"`
 	Role Role   `json:"role"`
 	// Expires is the end of a login. It is zero for a bearer token.
@@ -45,7 +55,7 @@ const (
 
 // access says who may use the endpoints, and under which names.
 type access struct {
-	tokens map[Role]string // of roles that have a token
+	tokens []Token // of different names
 	hosts  []string
 	// anyAddress: the relay listens on all addresses, so that every IP address may name it.
 	anyAddress bool
@@ -53,12 +63,13 @@ type access struct {
 
 // accessOf returns the access rules of a configuration.
 func accessOf(cfg *Config) *access {
-	a := &access{tokens: map[Role]string{}, hosts: slices.Clone(cfg.Hosts)}
+	a := &access{hosts: slices.Clone(cfg.Hosts)}
 	if cfg.Token != "" {
-		a.tokens[Operator] = cfg.Token
+		a.tokens = append(a.tokens, Token{string(Operator), Operator, cfg.Token})
 		if cfg.ViewerToken != "" {
-			a.tokens[Viewer] = cfg.ViewerToken
+			a.tokens = append(a.tokens, Token{string(Viewer), Viewer, cfg.ViewerToken})
 		}
+		a.tokens = append(a.tokens, cfg.Tokens...)
 	}
 	if host, _, err := net.SplitHostPort(cfg.Listen); err == nil {
 		ip := net.ParseIP(host)
@@ -68,18 +79,25 @@ func accessOf(cfg *Config) *access {
 	return a
 }
 
-// roleOf returns the role of a token. It compares hashes, so that the time does not depend on the
+// sessionOf returns who has a token. It compares hashes, so that the time does not depend on the
 // token's length.
-func (a *access) roleOf(token string) (Role, bool) {
+func (a *access) sessionOf(token string) (s Session, ok bool) {
 	given := sha256.Sum256([]byte(token))
-	for _, role := range []Role{Operator, Viewer} {
-		want, set := a.tokens[role]
-		sum := sha256.Sum256([]byte(want))
-		if set && subtle.ConstantTimeCompare(given[:], sum[:]) == 1 {
-			return role, true
+	for _, t := range a.tokens {
+		sum := sha256.Sum256([]byte(t.Token))
+		if subtle.ConstantTimeCompare(given[:], sum[:]) == 1 {
+			return Session{Name: t.Name, Role: t.Role}, true
 		}
 	}
-	return "", false
+	return Session{}, false
+}
+
+// named returns the token of a name, nil without one.
+func (a *access) named(name string) *Token {
+	if i := slices.IndexFunc(a.tokens, func(t Token) bool { return t.Name == name }); i >= 0 {
+		return &a.tokens[i]
+	}
+	return nil
 }
 
 // caller returns who sends a request; ok is false without a valid token or login.
@@ -89,8 +107,8 @@ func (a *access) caller(r *http.Request) (s Session, ok bool) {
 	}
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, given, _ := strings.Cut(header, " ")
-		role, ok := a.roleOf(given)
-		return Session{Name: string(role), Role: role}, ok && strings.EqualFold(scheme, "Bearer")
+		s, ok := a.sessionOf(given)
+		return s, ok && strings.EqualFold(scheme, "Bearer")
 	}
 	cookie, err := r.Cookie(cookieName(r))
 	if err != nil {
@@ -99,24 +117,24 @@ func (a *access) caller(r *http.Request) (s Session, ok bool) {
 	return a.login(cookie.Value, time.Now())
 }
 
-// login returns the session of a cookie: the role, its end, and their signature. A cookie is
-// invalid once the token of its role has changed.
+// login returns the session of a cookie: the name of its token, its end, and their signature. A cookie
+// is invalid once that token has changed.
 func (a *access) login(cookie string, now time.Time) (s Session, ok bool) {
 	claim, signature, _ := strings.Cut(cookie, "~")
-	name, end, _ := strings.Cut(claim, "-")
-	token, set := a.tokens[Role(name)]
-	seconds, err := strconv.ParseInt(end, 10, 64)
-	if !set || err != nil || !hmac.Equal([]byte(signature), []byte(sign(token, claim))) {
+	dash := max(strings.LastIndexByte(claim, '-'), 0)
+	of := a.named(claim[:dash])
+	seconds, err := strconv.ParseInt(strings.TrimPrefix(claim[dash:], "-"), 10, 64)
+	if of == nil || err != nil || !hmac.Equal([]byte(signature), []byte(sign(of.Token, claim))) {
 		return Session{}, false
 	}
-	s = Session{Name: name, Role: Role(name), Expires: time.Unix(seconds, 0).UTC()}
+	s = Session{Name: of.Name, Role: of.Role, Expires: time.Unix(seconds, 0).UTC()}
 	return s, now.Before(s.Expires)
 }
 
-// cookieOf returns the cookie of a login.
-func (a *access) cookieOf(s Session) string {
-	claim := fmt.Sprintf("%s-%d", s.Role, s.Expires.Unix())
-	return claim + "~" + sign(a.tokens[s.Role], claim)
+// cookieOf returns the cookie of a login with a token.
+func cookieOf(s Session, token string) string {
+	claim := fmt.Sprintf("%s-%d", s.Name, s.Expires.Unix())
+	return claim + "~" + sign(token, claim)
 }
 
 // sign signs a claim with a key that only this use has.
@@ -184,9 +202,9 @@ func forbidden(s Session, r *http.Request) string {
 	case s.Role == Operator:
 		return ""
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		return "a viewer may not act: the viewer token only reads; use the operator token (admin.token)"
+		return "a viewer may not act: its token only reads; use the token of an operator, such as admin.token"
 	case r.URL.Query().Has("payload"):
-		return "a viewer may not read payloads; use the operator token (admin.token)"
+		return "a viewer may not read payloads; use the token of an operator, such as admin.token"
 	}
 	return ""
 }
@@ -207,14 +225,13 @@ func (h *handler) sessionEndpoints(mux *http.ServeMux) {
 			writeJSON(w, errorStatus(err), wireError{errorText(err)})
 			return
 		}
-		of := h.access.Load()
-		role, ok := of.roleOf(req.Token)
+		s, ok := h.access.Load().sessionOf(req.Token)
 		if !ok {
-			writeJSON(w, http.StatusUnauthorized, wireError{"this is neither admin.token nor admin.viewer-token of the relay"})
+			writeJSON(w, http.StatusUnauthorized, wireError{"this is none of admin.token, admin.viewer-token and admin.tokens of the relay"})
 			return
 		}
-		s := Session{Name: string(role), Role: role, Expires: time.Now().Add(sessionAge).UTC().Truncate(time.Second)}
-		setCookie(w, r, of.cookieOf(s), int(sessionAge.Seconds()))
+		s.Expires = time.Now().Add(sessionAge).UTC().Truncate(time.Second)
+		setCookie(w, r, cookieOf(s, req.Token), int(sessionAge.Seconds()))
 		writeJSON(w, http.StatusOK, s)
 	})
 	mux.HandleFunc("POST "+sessionPath+"/end", func(w http.ResponseWriter, r *http.Request) {

@@ -3,6 +3,7 @@ package admin_test
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -104,6 +105,57 @@ func TestViewersReadOnly(t *testing.T) {
 	}
 	if all, _ := log.Actions(t.Context(), 10); len(all) != 2 || all[0].Who != "operator" || all[0].What != "reload" || all[0].Result != "ok" || all[0].From == "" {
 		t.Errorf("the log has %+v, want two reloads by the operator", all)
+	}
+}
+
+// TestActionsHaveTheNameOfTheirToken: each action has the name of the token that its caller sent or signed
+// in with. A token that is changed, or that becomes a viewer's, loses its rights at once.
+func TestActionsHaveTheNameOfTheirToken(t *testing.T) {
+	log := &actionLog{}
+	cfg := admin.Config{Token: "op", Actions: log, Reloader: reloads{}, Tokens: []admin.Token{
+		{Name: "ada-l", Role: admin.Operator, Token: "hers"}, {Name: "bob@example.com", Role: admin.Operator, Token: "his"}, {Name: "eve", Role: admin.Viewer, Token: "reads"},
+	}}
+	server := serveServer(t, cfg, &checks{})
+	base := "http://" + server.Addr()
+	cookies := map[string]*http.Cookie{}
+	for _, token := range []string{"op", "hers", "his", "reads"} {
+		_, _, cookies[token] = send(t, http.MethodPost, base+"/api/v1/session", `{"token": "`+token+`"}`, nil)
+	}
+	reload := func(by func(*http.Request)) int {
+		status, _, _ := send(t, http.MethodPost, base+"/api/v1/reload", "{}", by)
+		return status
+	}
+	for _, by := range []func(*http.Request){bearer("hers"), withCookie(cookies["his"]), bearer("op"), withCookie(cookies["hers"]), bearer("his")} {
+		if status := reload(by); status != http.StatusOK {
+			t.Errorf("an operator gets %d", status)
+		}
+	}
+	for _, by := range []func(*http.Request){bearer("reads"), withCookie(cookies["reads"])} {
+		if status := reload(by); status != http.StatusForbidden {
+			t.Errorf("a named viewer gets %d", status)
+		}
+	}
+	var who []string
+	for _, a := range log.all {
+		who = append(who, a.Who)
+	}
+	if want := []string{"bob@example.com", "ada-l", "operator", "bob@example.com", "ada-l"}; !slices.Equal(who, want) {
+		t.Errorf("the log has %q, want %q", who, want)
+	}
+
+	cfg.Tokens = []admin.Token{{Name: "ada-l", Role: admin.Operator, Token: "new"}, {Name: "bob@example.com", Role: admin.Viewer, Token: "his"}}
+	server.SetAccess(cfg)
+	for what, tt := range map[string]struct {
+		by   func(*http.Request)
+		want int
+	}{
+		"the old token": {bearer("hers"), 401}, "a login with the old token": {withCookie(cookies["hers"]), 401}, "the new token": {bearer("new"), 200},
+		"the token of a new viewer": {bearer("his"), 403}, "the login of a new viewer": {withCookie(cookies["his"]), 403},
+		"the login of a removed name": {withCookie(cookies["reads"]), 401}, "the login of another token": {withCookie(cookies["op"]), 200},
+	} {
+		if status := reload(tt.by); status != tt.want {
+			t.Errorf("%s gets %d, want %d", what, status, tt.want)
+		}
 	}
 }
 

@@ -30,6 +30,8 @@ type Config struct {
 	Token string
 	// ViewerToken is the bearer token that only reads, or "" for none. It needs Token.
 	ViewerToken string
+	// Tokens are further bearer tokens, whose names the log of actions has. They need Token.
+	Tokens []Token
 	// Hosts are further names of the relay in URLs, without a port. The relay refuses names that
 	// it does not know.
 	Hosts []string

@@ -43,6 +43,11 @@ func (c *checks) set(list ...sluicebox.Check) { c.list.Store(&list) }
 // serve runs a server for the test and returns its address.
 func serve(t *testing.T, cfg admin.Config, status admin.Status) string {
 	t.Helper()
+	return "http://" + serveServer(t, cfg, status).Addr()
+}
+
+func serveServer(t *testing.T, cfg admin.Config, status admin.Status) *admin.Server {
+	t.Helper()
 	if cfg.Listen == "" {
 		cfg.Listen = "127.0.0.1:0"
 	}
@@ -59,7 +64,7 @@ func serve(t *testing.T, cfg admin.Config, status admin.Status) string {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	return "http://" + s.Addr()
+	return s
 }
 
 type answer struct {

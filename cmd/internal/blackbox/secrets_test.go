@@ -53,7 +53,7 @@ const secretSinks = `
 const secretRest = `
 name: NAME
 source: {mode: stream, url: 'DATABASE&sslpassword=%source.sslpassword%', stream-url: 'STREAM'}
-admin: {listen: ADMIN, token: '@admin.token@', viewer-token: '@admin.viewer-token@', profiling: true}
+admin: {listen: ADMIN, token: '@admin.token@', viewer-token: '@admin.viewer-token@', tokens: [{name: ada, role: viewer, token: '@admin.named-token@'}], profiling: true}
 ingest: {listen: 'INGEST', clients: [{name: shop, token: '@ingest.token@', outboxes: [hooks]}]}
 notices:
   raise-after: 0s

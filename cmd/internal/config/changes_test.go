@@ -15,7 +15,7 @@ const changing = `
 name: shop
 source: {url: "postgres://relay:secret@db.example/shop"}
 dispatch: {max-retries: 5, takeover: at-once, claims: late}
-admin: {listen: "127.0.0.1:8090", token: one}
+admin: {listen: "127.0.0.1:8090", token: one, tokens: [{name: ada, role: operator, token: hers}]}
 log: {level: info, format: text}
 outboxes:
   - table: orders
@@ -65,6 +65,8 @@ func TestChanges(t *testing.T) {
 		{"claims: late", "claims: 'off'", "!dispatch.claims"},
 		{"8090", "8091", "!admin.listen"},
 		{"token: one", "token: two", "admin.token"},
+		{"token: hers", "token: other", "admin.tokens[0].token"},
+		{"[{name: ada, role: operator, token: hers}]", "[]", "admin.tokens"},
 		{"level: info", "level: debug", "log.level"},
 		{"format: text", "format: json", "!log.format"},
 		{"table: orders", "table: orders2", "!outboxes[0].table"},

@@ -15,6 +15,7 @@ import (
 )
 
 var (
+	tokenName = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,60}$`)
 	relayName = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
 	sinkName  = regexp.MustCompile(`^[a-z0-9_-]{1,40}$`)
 	// serviceLink matches the variables that Kubernetes sets in every container for a
@@ -188,6 +189,7 @@ func (k *checker) checkAdmin(a *Admin) {
 	k.checkToken("admin.token", a.Token)
 	k.checkToken("admin.viewer-token", a.ViewerToken)
 	k.checkViewer(a)
+	k.checkTokens(a)
 	if a.Listen == "" || !k.hasNoProblem("admin.listen") {
 		return
 	}
@@ -214,6 +216,33 @@ func (k *checker) checkViewer(a *Admin) {
 		if host == "" || strings.ContainsAny(host, "/:* ") {
 			k.fail(fmt.Sprintf("admin.hosts[%d]", i), "is %q, must be a name or an IPv4 address, such as relay.example.com", host)
 		}
+	}
+}
+
+// checkTokens checks the named tokens. Their names are those of persons or programs alone: the log of
+// actions has operator and viewer for the other two tokens, and local without any.
+func (k *checker) checkTokens(a *Admin) {
+	names := []string{"operator", "viewer", "local"}
+	tokens := []sink.Secret{a.Token, a.ViewerToken}
+	for i, t := range a.Tokens {
+		path := fmt.Sprintf("admin.tokens[%d]", i)
+		k.checkToken(path+".token", t.Token)
+		k.requireValue(path+".role", t.Role, "write operator or viewer")
+		if k.requireValue(path+".token", string(t.Token), "write a reference such as ${env:NAME}") {
+			switch {
+			case a.Token == "" && k.hasNoProblem("admin.token"):
+				k.fail(path, "is set without admin.token, so that everybody may act: set admin.token, or remove it")
+			case slices.Contains(tokens, t.Token) && string(t.Token) != secretPlaceholder: // of a printed configuration
+				k.fail(path+".token", "is the same as another token; choose another")
+			}
+		}
+		switch {
+		case !tokenName.MatchString(t.Name):
+			k.fail(path+".name", "is %q, must be 1 to 60 letters, digits and . _ @ -", t.Name)
+		case slices.Contains(names, t.Name):
+			k.fail(path+".name", "is %q, which another token has, or one of operator, viewer and local; choose another", t.Name)
+		}
+		names, tokens = append(names, t.Name), append(tokens, t.Token)
 	}
 }
 

@@ -244,6 +244,10 @@ func (c *Config) TotalBufferBytes() (sum int64) {
 
 // Admin returns the configuration of the HTTP endpoints.
 func (c *Config) Admin(metrics prometheus.Gatherer) admin.Config {
+	var tokens []admin.Token
+	for _, t := range c.Settings.Admin.Tokens {
+		tokens = append(tokens, admin.Token{Name: t.Name, Role: admin.Role(t.Role), Token: string(t.Token)})
+	}
 	return admin.Config{
 		Listen:  c.Settings.Admin.Listen,
 		Token:   string(c.Settings.Admin.Token),
@@ -251,6 +255,7 @@ func (c *Config) Admin(metrics prometheus.Gatherer) admin.Config {
 		Metrics: metrics,
 
 		ViewerToken: string(c.Settings.Admin.ViewerToken),
+		Tokens:      tokens,
 		Profiling:   c.Settings.Admin.Profiling,
 	}
 }

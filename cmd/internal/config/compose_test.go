@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -116,8 +117,8 @@ func TestComposeSource(t *testing.T) {
 	if want := (mysql.Database{URL: "mariadb://u@db/shop", StreamURL: "mariadb://s@db/shop", ServerID: 7}); o.Database != want || o.Mode != sluicebox.ModePoll {
 		t.Errorf("the database is %+v in mode %s", o.Database, o.Mode)
 	}
-	admin := load(t, least+"admin: {listen: '127.0.0.1:0', token: t}\n").Admin(nil)
-	if admin.Listen != "127.0.0.1:0" || admin.Token != "t" {
+	admin := load(t, least+"admin: {listen: '127.0.0.1:0', token: t, tokens: [{name: ada, role: viewer, token: a}]}\n").Admin(nil)
+	if admin.Listen != "127.0.0.1:0" || admin.Token != "t" || fmt.Sprint(admin.Tokens) != "[{ada viewer a}]" {
 		t.Errorf("admin listens on %s", admin.Listen)
 	}
 }

@@ -191,7 +191,7 @@ outboxes:
   - {table: a, layout: outbox-messages, sink: name, order-by: [b], columns: {attributes: [c]}, record: {name: d},
      routes: [{name: r, sink: name, when: {attributes: {name: c}, tags-all: [d], tags-any: [e], tags-exact: [f]}}]}
 ingest: {clients: [{tenants: [1], outboxes: [a]}]}
-admin: {hosts: [p]}
+admin: {hosts: [p], tokens: [{name: n}]}
 notices: {webhook: {secrets: [d]}, command: {argv: [p]}}
 tracing: {headers: {name: c}}
 sinks:

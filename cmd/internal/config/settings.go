@@ -81,10 +81,11 @@ type Checkpoint struct {
 
 // Admin is the section admin.
 type Admin struct {
-	Listen      string      `yaml:"listen" doc:"host:port of the endpoints. Empty: none."`
-	Token       sink.Secret `yaml:"token" doc:"Bearer token for all endpoints except the plain probes. Required for any address except loopback."`
-	ViewerToken sink.Secret `yaml:"viewer-token" doc:"Bearer token that reads and may not act: no pause, no skip, no payloads. Needs token."`
-	Hosts       []string    `yaml:"hosts" doc:"Further names of the relay in the browser's address, without port, for example that of a proxy. Other names are refused, except with a bearer token."`
+	Listen      string       `yaml:"listen" doc:"host:port of the endpoints. Empty: none."`
+	Token       sink.Secret  `yaml:"token" doc:"Bearer token for all endpoints except the plain probes. Required for any address except loopback."`
+	ViewerToken sink.Secret  `yaml:"viewer-token" doc:"Bearer token that reads and may not act: no pause, no skip, no payloads. Needs token."`
+	Tokens      []AdminToken `yaml:"tokens" doc:"Further tokens, one for each person or program, so that the log of actions says who acted. Needs token."`
+	Hosts       []string     `yaml:"hosts" doc:"Further names of the relay in the browser's address, without port, for example that of a proxy. Other names are refused, except with a bearer token."`
 	// Profiling has almost no cost until a profile is requested.
 	Profiling bool `yaml:"profiling" doc:"Serve profiles under /debug/pprof/, for go tool pprof."`
 }
@@ -95,6 +96,13 @@ type Shadow struct {
 	LostAfter      time.Duration `yaml:"lost-after" doc:"How long a row may wait to be taken before it counts as not reached. Where nothing marks taken rows: to be delivered."`
 	ReportInterval time.Duration `yaml:"report-interval" doc:"The time between two reports in the log."`
 	MaxRows        int           `yaml:"max-rows" doc:"The most unfinished rows in memory, and the most finished ones, about 300 bytes each. Rows beyond it are counted, and not judged."`
+}
+
+// AdminToken is one entry of admin.tokens.
+type AdminToken struct {
+	Name  string      `yaml:"name" doc:"Required. The name in the log of actions: 1 to 60 letters, digits and . _ @ -. Not operator, viewer or local."`
+	Role  string      `yaml:"role" doc:"Required. operator acts like token, viewer only reads like viewer-token." enum:"operator,viewer"`
+	Token sink.Secret `yaml:"token" doc:"Required. Bearer token, other than all others. Prefer a reference: ${file:/run/secrets/token} or ${env:NAME}."`
 }
 
 // Log is the section log.

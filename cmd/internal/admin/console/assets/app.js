@@ -45,7 +45,7 @@ function frame(problem) {
   replace(top,
     el("div", { class: "brand" }, el("img", { src: "/console/icon.svg", alt: "" }), s ? s.name : "Sluicebox"), role,
     s?.is_leader && badge("plain", `epoch ${s.epoch}`), s?.is_leader && s.mode && badge("plain", s.mode), el("span", { class: "space" }),
-    who && el("span", { class: "muted" }, who.name === "local" ? "no token set" : who.name),
+    who && el("span", { class: "muted" }, who.name === "local" ? "no token set" : who.name === who.role ? who.name : `${who.name}, ${who.role}`),
     who && who.name !== "local" && button("Sign out", "sign-out", async () => { await post("session/end"); location.reload(); }));
   replace(nav, pages.map((p) => {
     const n = s && p.count?.(s);
@@ -99,7 +99,7 @@ function login() {
     },
   }, el("label", {}, "Token", token), problem, el("button", { type: "submit", class: "primary" }, "Sign in"));
   main.replaceChildren(el("section", { class: "panel login" }, el("header", {}, el("h2", {}, "Sign in")), el("div", { class: "body" },
-    el("p", { class: "muted" }, "The operator token is admin.token of the configuration. admin.viewer-token only reads."), form)));
+    el("p", { class: "muted" }, "The operator token is admin.token of the configuration. admin.viewer-token only reads. admin.tokens may have one of yours."), form)));
   token.focus();
 }
 
