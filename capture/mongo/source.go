@@ -24,7 +24,8 @@ type Source struct {
 	resume   capture.Resume
 	failures fault.FailureCounter
 
-	server *server // as seen by Open; nil before
+	server   *server // as seen by Open; nil before
+	watching bool    // set by Watch
 
 	acks  logsource.Acks[oplogPosition]
 	oplog oplogMeter

@@ -188,6 +188,8 @@ func (st *stream) event(ctx context.Context, raw bson.Raw, now time.Time) error 
 		token, _ := e.document.Lookup(fieldMark).StringValueOK()
 		st.batch.Marks, st.batch.Marked, st.last = append(st.batch.Marks, token), e.at, e.place
 		return st.flush(ctx) // in a batch, marks follow the rows
+	case st.src.watching:
+		return st.addChanges(ctx, &e, now)
 	case e.kind != kindInsert:
 		return nil
 	}
@@ -229,7 +231,7 @@ func (st *stream) add(ctx context.Context, e *event, now time.Time) error {
 func (st *stream) flush(ctx context.Context) error {
 	b := st.batch
 	st.batch, st.bytes = capture.Batch{}, 0
-	if len(b.Items) == 0 && len(b.Marks) == 0 {
+	if len(b.Items) == 0 && len(b.Changes) == 0 && len(b.Marks) == 0 {
 		return nil
 	}
 

@@ -26,6 +26,7 @@ type assembler struct {
 	// refresh reads the columns of a table that the binlog does not name.
 	refresh  func(t *table) error
 	unlogged unloggedWrites
+	watching bool // changes are read, not new rows
 
 	last         binlogPosition // everything up to here was read, and emitted except positions without rows
 	idle         idleState
@@ -172,6 +173,9 @@ func (a *assembler) begin(kind replication.EventType, raw []byte) error {
 
 	a.open, a.sawBegin, a.foreign = true, false, false
 	a.tx.Committed = time.Unix(int64(e.Header.Timestamp), 0)
+	if a.watching {
+		a.beginChanges()
+	}
 	a.id = gtid{}
 	switch g := e.Event.(type) {
 	case *replication.MariadbGTIDEvent:
@@ -237,8 +241,11 @@ func (a *assembler) end(at uint32) error {
 	a.last.at = uint64(at)
 	a.open, a.sawBegin = false, false
 	b := a.tx.End()
+	if changes, ok := a.tx.TakeChanges(false); ok {
+		b.Changes = changes.Changes
+	}
 
-	if len(b.Items) == 0 && len(b.Marks) == 0 {
+	if len(b.Items) == 0 && len(b.Changes) == 0 && len(b.Marks) == 0 {
 		a.idle.foreign = a.idle.foreign || a.foreign
 		if a.idle.since.IsZero() {
 			a.idle.since = a.tx.ReceivedAt
@@ -324,7 +331,10 @@ func (a *assembler) layoutOf(d *decoder, t *table, raw, rest []byte) (*layout, e
 		}
 	}
 
-	if l, err = newLayout(t, a.tables.charsets, m); err != nil {
+	if l, err = newLayout(t, a.tables.charsets, m); err == nil && a.watching {
+		l.changes, err = l.changeColumns()
+	}
+	if err != nil {
 		return nil, a.layoutMismatch(t, err)
 	}
 	(*known)[string(rest)] = l
@@ -377,6 +387,9 @@ func (a *assembler) query(d *decoder, raw []byte, end uint32) error {
 
 	if err := a.markStale(q.Query); err != nil {
 		return err
+	}
+	if first, _ := firstWords(q.Query); a.watching {
+		a.truncate(first, string(q.Schema), q.Query)
 	}
 	return a.end(end)
 }

@@ -19,7 +19,8 @@ type layout struct {
 	table   *table
 	columns []column
 	rows    []logsource.Columns
-	named   bool // the binlog names the columns
+	changes []logsource.ChangeColumns // of a watch
+	named   bool                      // the binlog names the columns
 }
 
 // column describes how to convert the values of a column to text.
@@ -293,10 +294,29 @@ func numberType(dataType string) byte {
 
 // outboxColumns finds the columns of an outbox.
 func (l *layout) outboxColumns(o *store.Outbox) (logsource.Columns, error) {
-	find := func(name string) int {
-		return slices.IndexFunc(l.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
+	return logsource.FindColumns(o, l.find, l.missing(), "`")
+}
+
+// find returns the index of a column, or -1.
+func (l *layout) find(name string) int {
+	return slices.IndexFunc(l.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
+}
+
+// missing is the error for columns that the binlog does not have.
+func (l *layout) missing() fault.MissingColumnsError {
+	e := fault.MissingColumnsError{Log: "the binlog", Table: l.table.schema + "." + l.table.name}
+	e.Remedy = "correct the layout, or restore the column"
+	return e
+}
+
+// changeColumns finds the columns of each outbox for a watch.
+func (l *layout) changeColumns() (list []logsource.ChangeColumns, err error) {
+	for _, o := range l.table.outboxes {
+		c, err := logsource.FindChangeColumns(o, l.find, l.missing(), "`")
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, c)
 	}
-	missing := fault.MissingColumnsError{Log: "the binlog", Table: l.table.schema + "." + l.table.name}
-	missing.Remedy = "correct the layout, or restore the column"
-	return logsource.FindColumns(o, find, missing, "`")
+	return list, nil
 }

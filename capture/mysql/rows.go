@@ -52,7 +52,7 @@ func (a *assembler) readRows(d *decoder, kind replication.EventType, raw []byte)
 		return errors.New("rows outside a transaction")
 	case l == a.marker:
 		return a.readMarkers(d, raw)
-	case !isInsert(kind) && (!isUpdate(kind) || !l.table.hasOtherUniqueKey):
+	case !a.watching && !isInsert(kind) && (!isUpdate(kind) || !l.table.hasOtherUniqueKey):
 		return nil
 	}
 
@@ -66,6 +66,9 @@ func (a *assembler) readRows(d *decoder, kind replication.EventType, raw []byte)
 		return fmt.Errorf("event of type %s decoded as %T", kind, e.Event)
 	}
 
+	if a.watching {
+		return a.addChanges(l, rows)
+	}
 	for i, values := range rows.Rows {
 		if isUpdate(kind) && (i%2 == 0 || !l.changedID(rows, i)) {
 			continue

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -141,7 +142,9 @@ func (s *Source) inspect(ctx context.Context) (*server, fault.List, error) {
 		return nil, faults, err
 	}
 	sv.checkFilters(s, &faults)
-	if err := s.checkMarkerTable(ctx, &faults); err != nil {
+	if s.watching { // it needs neither markers nor whole rows
+		faults.Faults = slices.DeleteFunc(faults.Faults, func(f fault.Fault) bool { return !watchedNeeds(f.Subject) })
+	} else if err := s.checkMarkerTable(ctx, &faults); err != nil {
 		return nil, faults, err
 	}
 

@@ -29,6 +29,7 @@ type Source struct {
 	// missingRowsFrom is the earliest time to report that rows may be missing.
 	checkUnlogged   bool
 	missingRowsFrom time.Time
+	watching        bool // set by Watch
 
 	acks logsource.Acks[binlogPosition]
 }

@@ -119,7 +119,10 @@ func (t *Transaction) readChange(to *capture.Change, row ChangedRow, c *ChangeCo
 		if !row.Has(column) {
 			return nil, false
 		}
-		text, readErr := t.text(row, column)
+		if row.IsNull(column) {
+			return nil, true
+		}
+		text, readErr := row.AppendBytes(t.scratch[:0], column)
 		if readErr != nil && err == nil {
 			err = fmt.Errorf("status: %w", readErr)
 		}

@@ -154,8 +154,11 @@ func (s *Shadow) compare(batches <-chan capture.Batch, acknowledge func(store.Po
 // logInterval logs the findings of an interval.
 func (s *Shadow) logInterval() {
 	s.mu.Lock()
-	list := s.comparer.Interval()
+	list, watching := s.comparer.Interval(), s.watching
 	s.mu.Unlock()
+	if !watching {
+		return
+	}
 	for i := range list {
 		o := &list[i]
 		s.cfg.Log.Info("shadow interval", "outbox", o.Outbox, "seen", o.Seen, "delivered", o.Delivered, "failed", o.Failed, "open", o.Open,

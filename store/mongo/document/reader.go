@@ -58,14 +58,8 @@ func ProjectedFields(names []string) []string {
 // the document; Txn, Seq and the times are zero. An error names the field, and the item
 // then has its id if that was readable.
 func (r *Reader) Head(doc bson.Raw) (store.Item, error) {
-	c := &r.outbox.Layout.Columns
-	it := store.Item{Ref: store.Ref{Outbox: r.outbox.Name}, Kind: r.outbox.Kind}
-	if c.Kind != "" {
-		it.Kind = r.kind(Lookup(doc, c.Kind))
-	}
-	if c.Group != "" {
-		it.Group = r.group(doc)
-	}
+	c, lane := &r.outbox.Layout.Columns, r.Lane(doc)
+	it := store.Item{Ref: store.Ref{Outbox: r.outbox.Name}, Kind: lane.Kind, Group: lane.Group}
 	var err error
 	if it.ID, err = ID(Lookup(doc, c.ID)); err != nil {
 		return it, fmt.Errorf("field %s: %w", c.ID, err)
@@ -74,6 +68,18 @@ func (r *Reader) Head(doc bson.Raw) (store.Item, error) {
 		it.RetryCount = Count(Lookup(doc, c.RetryCount))
 	}
 	return it, nil
+}
+
+// Lane returns the lane of a document.
+func (r *Reader) Lane(doc bson.Raw) store.LaneKey {
+	k := store.LaneKey{Outbox: r.outbox.Name, Kind: r.outbox.Kind}
+	if column := r.outbox.Layout.Columns.Kind; column != "" {
+		k.Kind = r.kind(Lookup(doc, column))
+	}
+	if r.outbox.Layout.Columns.Group != "" {
+		k.Group = r.group(doc)
+	}
+	return k
 }
 
 // Content returns the payload of a value, which may lie beside the document, and the attributes
