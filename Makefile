@@ -32,7 +32,7 @@ GOTEST   = go test -vet=off -trimpath -timeout 20m
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test $(SUITES) short crash leader lint vuln fuzz bench microbench docs alerts prometheus release chart apiserver clean have-go have-cc
+.PHONY: help build quickstart test $(SUITES) short crash leader faults lint vuln fuzz bench microbench docs alerts prometheus release chart apiserver clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -81,6 +81,13 @@ crash: have-go have-cc ## kill the relay N times (20) under load, and the server
 leader: have-go ## kill, stop, freeze and cut off the leader of two relays N times (20) under load, and replace both (DB=pg15,pg18,mysql,mariadb,mongo)
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(or $(DB),all) SLUICEBOX_TEST_CRASHES=$(N) go test -count=1 -v -timeout 60m -parallel 1 \
 		-run 'TestTwoRelays$$|TestARollingRestart|TestMongoTwoRelays' ./cmd/internal/blackbox
+
+# SEED=0 draws a seed. RATE is in rows a second, KINDS selects faults ("relay killed,network cut"), and
+# REPORT=deploy/faults.md writes the section of the database.
+faults: have-go ## run two relays under load and faults from SEED for MINUTES (5) on DB (pg15,pg18,mysql,mariadb,mongo)
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(or $(DB),pg15) SLUICEBOX_TEST_MINUTES=$(or $(MINUTES),5) SLUICEBOX_TEST_SEED=$(or $(SEED),0) \
+		SLUICEBOX_TEST_RATE=$(RATE) SLUICEBOX_TEST_FAULTS="$(KINDS)" SLUICEBOX_TEST_REPORT=$(abspath $(REPORT)) \
+		go test -count=1 -v -timeout 24h -run 'TestFaults$$' ./cmd/internal/blackbox
 
 lint: have-go ## check the format and look for mistakes
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w these files:" $$unformatted >&2; exit 1; }

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Proxy is a TCP proxy between a relay and its database. After Disconnect it transfers
@@ -20,6 +21,8 @@ type Proxy struct {
 
 	mu        sync.Mutex
 	connected chan struct{} // closed while connected
+	refuses   bool          // ends each new connection
+	delay     time.Duration // before each transfer
 	conns     []net.Conn
 }
 
@@ -71,6 +74,66 @@ func (w *Proxy) Reconnect() {
 	}
 }
 
+// Reset ends all connections with a TCP reset. With refuse, new ones end as well until Accept.
+func (w *Proxy) Reset(refuse bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refuses = refuse
+	for _, c := range w.conns {
+		reset(c)
+	}
+	w.conns = nil
+}
+
+// Accept undoes the refusal of Reset.
+func (w *Proxy) Accept() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refuses = false
+}
+
+// Delay delays each transfer, in both directions, from now on.
+func (w *Proxy) Delay(by time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.delay = by
+}
+
+// HalfClose ends the sending half of all connections, on both sides. They can still be read.
+func (w *Proxy) HalfClose() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		if c, isTCP := c.(*net.TCPConn); isTCP {
+			_ = c.CloseWrite() // it may have ended
+		}
+	}
+}
+
+// reset closes a connection with a TCP reset, because data that is not sent yet is dropped.
+func reset(c net.Conn) {
+	if c, isTCP := c.(*net.TCPConn); isTCP {
+		_ = c.SetLinger(0)
+	}
+	_ = c.Close()
+}
+
+// wait waits as Delay says, and reports false once the test ends.
+func (w *Proxy) wait() bool {
+	w.mu.Lock()
+	delay := w.delay
+	w.mu.Unlock()
+	if delay == 0 {
+		return true
+	}
+	select {
+	case <-time.After(delay):
+		return true
+	case <-w.end:
+		return false
+	}
+}
+
 // awaitConnected waits until the proxy is connected, and reports false once the test ends.
 func (w *Proxy) awaitConnected() bool {
 	w.mu.Lock()
@@ -100,6 +163,9 @@ func (w *Proxy) track(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.conns = append(w.conns, c)
+	if w.refuses {
+		reset(c)
+	}
 	select {
 	case <-w.end:
 		_ = c.Close()
@@ -130,7 +196,7 @@ func (w *Proxy) copyData(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		if !w.awaitConnected() {
+		if !w.awaitConnected() || !w.wait() {
 			return
 		}
 		if _, writing := to.Write(buffer[:n]); writing != nil || err != nil {

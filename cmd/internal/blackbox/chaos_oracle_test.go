@@ -1,0 +1,173 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	checker "github.com/sluicebox/sluicebox/cmd/internal/verify"
+)
+
+// verdict is what the oracle says of a phase.
+type verdict struct {
+	*checker.Report
+	wrongFailed []string // FAILED, though they can be delivered
+	ghosts      []string // arrived, though nothing committed them
+	// unexplained are rows that arrived again, though no fault ran when they had arrived before.
+	unexplained []string
+	again       map[string]int // arrivals beyond the first, by the kind of fault that explains them
+	most        int            // bound of again: rows that arrived while a fault ran, or just before
+}
+
+// inFlight is how long before a fault a row may have arrived whose outcome the fault undoes. PostgreSQL
+// commits outcomes asynchronously; a relay writes them within a second.
+const inFlight = 2 * time.Second
+
+// faultWindow is when a fault explains that rows arrive again: until everything is as before.
+type faultWindow struct {
+	kinds       []string
+	from, until time.Time
+}
+
+func (w faultWindow) has(at time.Time) bool {
+	return at.After(w.from.Add(-inFlight)) && at.Before(w.until.Add(inFlight))
+}
+
+// judge joins what was committed with what arrived and with the states of the tables.
+func (w *truth) judge(states map[string]string, windows []faultWindow) *verdict {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v := &verdict{again: map[string]int{}}
+	check := checker.New(checker.Options{})
+	for _, r := range w.order {
+		row := checker.Row{ID: r.id, Lane: r.lane(), Order: r.n, Sum: sumOf([]byte(r.payload)), State: checker.Owed}
+		if r.noOrder {
+			row.Lane = ""
+		}
+		switch states[r.id] {
+		case "COMPLETED":
+			row.State = checker.Completed
+		case "FAILED":
+			row.State = checker.Failed
+			if !r.mayFail {
+				v.wrongFailed = append(v.wrongFailed, r.id)
+			}
+		}
+		check.Row(row)
+	}
+	latest := map[string]time.Time{}
+	for _, a := range w.arrivals {
+		check.Arrive(checker.Arrival{ID: a.id, At: a.at, Sum: a.sum})
+		if w.rows[a.id] == nil {
+			v.ghosts = append(v.ghosts, a.id)
+		}
+		before, is := latest[a.id]
+		latest[a.id] = a.at
+		of := windowOf(windows, before, a.at)
+		switch {
+		case !is:
+			if windowOf(windows, a.at, a.at.Add(inFlight)) != nil {
+				v.most++
+			}
+		case of == nil:
+			v.unexplained = append(v.unexplained, fmt.Sprintf("%s at %s and %s", a.id, before.Format(time.StampMilli), a.at.Format(time.StampMilli)))
+		default:
+			v.again[strings.Join(of.kinds, " and ")]++
+		}
+	}
+	v.Report = check.Report()
+	return v
+}
+
+// windowOf returns the latest fault that explains that a row arrived at one time and again at another.
+func windowOf(windows []faultWindow, at, again time.Time) *faultWindow {
+	for i := range slices.Backward(windows) {
+		if w := &windows[i]; w.has(at) && w.from.Before(again) {
+			return w
+		}
+	}
+	return nil
+}
+
+// wrongs lists what breaks an invariant.
+func (v *verdict) wrongs() (wrongs []string) {
+	for _, f := range v.Findings {
+		if f.Kind != checker.Duplicate {
+			wrongs = append(wrongs, fmt.Sprintf("%s: %s of %s, behind %q, arrived %d times", f.Kind, f.ID, f.Lane, f.Behind, f.Arrivals))
+		}
+	}
+	for what, ids := range map[string][]string{"FAILED though it can be delivered": v.wrongFailed, "never committed": v.ghosts, "arrived again without a fault": v.unexplained} {
+		for i, id := range ids {
+			if i == 20 {
+				wrongs = append(wrongs, fmt.Sprintf("%s: %d in all", what, len(ids)))
+				break
+			}
+			wrongs = append(wrongs, what+": "+id)
+		}
+	}
+	return wrongs
+}
+
+// states reads the tables until the database answers.
+func (c *chaos) states() map[string]string {
+	c.t.Helper()
+	states := map[string]string{}
+	within(c.t, testTimeout, func() string {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		return failure(c.store.states(ctx, func(id, state string) { states[id] = state }))
+	})
+	return states
+}
+
+// The oracle finds a lost row, a swap, a lie of the table, a changed body, a row that arrives again without a
+// fault, one that is FAILED for nothing, and one that was rolled back.
+func TestFaultOracle(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		plant func(w *truth, states map[string]string)
+		want  string // in the wrongs; "": none
+	}{
+		"clean": {func(*truth, map[string]string) {}, ""},
+		"lost": {func(w *truth, states map[string]string) {
+			w.arrivals = w.arrivals[:9]
+			states[w.order[9].id] = "PROCESSING"
+		}, "lost: E0000100000010"},
+		"lie": {func(w *truth, _ map[string]string) { w.arrivals = w.arrivals[:9] }, "false_completed: E0000100000010"},
+		"swap": {func(w *truth, _ map[string]string) {
+			w.arrivals[3].id, w.arrivals[4].id = w.arrivals[4].id, w.arrivals[3].id
+			w.arrivals[3].sum, w.arrivals[4].sum = w.arrivals[4].sum, w.arrivals[3].sum
+		}, "out_of_order: E0000100000004"},
+		"body":             {func(w *truth, _ map[string]string) { w.arrivals[3].sum = "00" }, "body_differs: E0000100000004"},
+		"FAILED":           {func(w *truth, states map[string]string) { states[w.order[2].id] = "FAILED" }, "FAILED though it can be delivered: E0000100000003"},
+		"gap":              {func(w *truth, states map[string]string) { states[w.order[2].id] = "FAILED"; w.order[2].mayFail = true }, ""},
+		"ghost":            {func(w *truth, _ map[string]string) { w.accept("E2", nil, false) }, "never committed: E2"},
+		"again in a fault": {func(w *truth, _ map[string]string) { w.accept(w.order[0].id, []byte(w.order[0].payload), false) }, ""},
+		"again, without fault": {func(w *truth, _ map[string]string) {
+			w.arrivals[0].at = time.Now().Add(-time.Hour)
+			w.accept(w.order[0].id, []byte(w.order[0].payload), false)
+		}, "arrived again without a fault: E0000100000001"},
+		"replayed": {func(w *truth, _ map[string]string) { w.accept(w.order[0].id, []byte(w.order[0].payload), true) }, ""},
+	} {
+		w, states := newTruth(), map[string]string{}
+		for range 10 {
+			r := w.row(1, false)
+			w.commit([]*chaosRow{r})
+			w.accept(r.id, []byte(r.payload), false)
+			states[r.id] = "COMPLETED"
+		}
+		tt.plant(w, states)
+		now := time.Now()
+		v := w.judge(states, []faultWindow{{[]string{"a fault"}, now.Add(-time.Second), now}})
+		got := strings.Join(v.wrongs(), "\n")
+		if tt.want == "" && got != "" || !strings.Contains(got, tt.want) {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+		if again := v.again["a fault"]; again != 0 != (name == "again in a fault") {
+			t.Errorf("%s: %d arrived again in the fault", name, again)
+		}
+	}
+}

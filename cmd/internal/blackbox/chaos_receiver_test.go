@@ -1,0 +1,89 @@
+package blackbox
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
+)
+
+// Marks in payloads that decide the receiver's answer.
+const (
+	poisonMark = "poison!" // 400 until it is forgiven
+)
+
+// chaosReceiver answers, and notes what it accepts.
+type chaosReceiver struct {
+	truth    *truth
+	behave   atomic.Pointer[sinktest.Script] // a fault; Answer{} lets it answer as always
+	forgiven atomic.Bool                     // poison is accepted
+	dropped  atomic.Pointer[string]          // a row that is planted as lost: accepted, and not noted
+}
+
+func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
+	a := sinktest.Answer{Delay: time.Millisecond}
+	if fault := c.behave.Load(); fault != nil {
+		if b := (*fault)(req); b.Status != 0 || b.Disconnect || b.Delay != 0 {
+			a = b
+		}
+	}
+	if a.Status == 0 && !c.forgiven.Load() && strings.Contains(string(req.Body), poisonMark) {
+		a = sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("poison")}
+	}
+	if a.Status == 0 || a.Status/100 == 2 {
+		for _, it := range req.Items {
+			if lost := c.dropped.Load(); lost == nil || *lost != it.ID {
+				c.truth.accept(it.ID, it.Payload, it.Replay != "" || req.Header.Get("Sluicebox-Replay") != "")
+			}
+		}
+	}
+	return a
+}
+
+func receiverKinds() []chaosKind {
+	const short, long = 300 * time.Millisecond, 4 * time.Second
+	kind := func(name string, answer func(req *sinktest.Request, salt uint64) sinktest.Answer) chaosKind {
+		return chaosKind{name: "receiver " + name, least: short, most: long, inject: func(c *chaos, r *rand.Rand) func() {
+			salt := r.Uint64()
+			script := sinktest.Script(func(req *sinktest.Request) sinktest.Answer { return answer(req, salt) })
+			c.to.behave.Store(&script)
+			return func() { c.to.behave.CompareAndSwap(&script, nil) }
+		}}
+	}
+	always := func(a sinktest.Answer) func(*sinktest.Request, uint64) sinktest.Answer {
+		return func(*sinktest.Request, uint64) sinktest.Answer { return a }
+	}
+	some := func(of int, a sinktest.Answer) func(*sinktest.Request, uint64) sinktest.Answer {
+		return func(req *sinktest.Request, salt uint64) sinktest.Answer {
+			if (uint64(req.N)+salt)%uint64(of) != 0 {
+				return sinktest.Answer{}
+			}
+			return a
+		}
+	}
+	return []chaosKind{
+		kind("answers 503", always(sinktest.Answer{Status: http.StatusServiceUnavailable})),
+		kind("answers 503 at times", some(3, sinktest.Answer{Status: http.StatusServiceUnavailable})),
+		kind("hangs", always(sinktest.Answer{Status: http.StatusServiceUnavailable, Delay: time.Minute})),
+		kind("is slow", always(sinktest.Answer{Delay: 300 * time.Millisecond})),
+		kind("resets the connection", always(sinktest.Answer{Status: http.StatusServiceUnavailable, Disconnect: true})),
+		kind("loses acknowledgements", some(4, sinktest.Answer{Status: http.StatusCreated, Disconnect: true})),
+		kind("answers 429 with Retry-After", always(sinktest.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}})),
+		kind("redirects", always(sinktest.Answer{Status: http.StatusFound, Header: http.Header{"Location": {"http://127.0.0.1:1/"}}})),
+		kind("answers 401", always(sinktest.Answer{Status: http.StatusUnauthorized})),
+		kind("takes few rows (413)", func(req *sinktest.Request, _ uint64) sinktest.Answer {
+			if len(req.Items) > 2 {
+				return sinktest.Answer{Status: http.StatusRequestEntityTooLarge}
+			}
+			return sinktest.Answer{}
+		}),
+		kind("has another in its place", always(sinktest.Answer{Status: http.StatusServiceUnavailable, Body: []byte("<html>maintenance</html>")})),
+		kind("echoes its secrets", func(req *sinktest.Request, _ uint64) sinktest.Answer {
+			return sinktest.Answer{Status: http.StatusServiceUnavailable, Body: fmt.Appendf(nil, `{"error": %q}`, req.Header.Get("Authorization"))}
+		}),
+	}
+}

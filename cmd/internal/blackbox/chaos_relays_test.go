@@ -1,0 +1,269 @@
+package blackbox
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// chaosRelay is one of the relays, with what a service manager does for it: it starts again when it
+// ends.
+type chaosRelay struct {
+	*relay
+	wire       *servers.Proxy
+	file, text string
+	starts     int
+	wanted     bool      // else it is down on purpose
+	retry      time.Time // when the service manager starts it
+
+	peak                  int // RSS in bytes, of all its processes
+	firstOpen, lastOpen   int // descriptors
+	firstTasks, lastTasks int // goroutines
+}
+
+// chaosRest is the rest of the relays' configuration.
+const chaosRest = "dispatch: {request-timeout: 2s, backoff: {initial: 50ms, max: 1s}}\n"
+
+func newChaosRelay(t testing.TB, config, database string) *chaosRelay {
+	t.Helper()
+	r := &chaosRelay{wire: servers.NewProxy(t, database), file: filepath.Join(t.TempDir(), "sluicebox.yaml")}
+	address := freeAddress(t)
+	r.text = strings.ReplaceAll(strings.Replace(config, database, proxied(r.wire, database), 1), adminKey, address)
+	r.relay = &relay{admin: "http://" + address}
+	r.write(t, r.text)
+	r.launch(t)
+	return r
+}
+
+// proxied is a database's URL through a proxy. A set's other addresses would lead past it.
+func proxied(w *servers.Proxy, database string) string {
+	u := w.URL(database)
+	if before, query, isSet := strings.Cut(u, "?replicaSet="); isSet {
+		_, rest, _ := strings.Cut(query, "&")
+		u = strings.TrimSuffix(before+"?directConnection=true&"+rest, "&")
+	}
+	return u
+}
+
+func (r *chaosRelay) write(t testing.TB, text string) {
+	t.Helper()
+	if err := os.WriteFile(r.file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *chaosRelay) launch(t testing.TB) {
+	t.Helper()
+	r.starts++
+	r.wanted = true
+	said := ""
+	if r.relay.cmd != nil {
+		said = r.said()
+	}
+	r.relay = launch(t, r.file, r.admin)
+	r.mu.Lock()
+	r.stderr.WriteString(tail(said, 200<<10))
+	r.mu.Unlock()
+}
+
+// tail is the end of a text.
+func tail(text string, most int) string { return text[max(0, len(text)-most):] }
+
+// tend starts a relay that has ended, a second after its end.
+func (r *chaosRelay) tend(t testing.TB) {
+	t.Helper()
+	select {
+	case <-r.ended:
+	default:
+		return
+	}
+	switch {
+	case !r.wanted:
+	case r.retry.IsZero():
+		r.retry = time.Now().Add(time.Second)
+	case time.Now().After(r.retry):
+		r.retry = time.Time{}
+		r.launch(t)
+	}
+}
+
+// try is relay.ask for a relay that may be down.
+func (r *chaosRelay) try(method, path, body string) (status int, text string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, r.admin+path, strings.NewReader(body))
+	if err != nil {
+		return 0, err.Error()
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b) + failure(err)
+}
+
+func (r *chaosRelay) isLeader() bool {
+	status, _ := r.try(http.MethodGet, "/leader", "")
+	return status == http.StatusOK
+}
+
+// weigh reads the process's peak memory, and its descriptors and goroutines.
+func (r *chaosRelay) weigh() {
+	dir := fmt.Sprintf("/proc/%d/", r.cmd.Process.Pid)
+	text, _ := os.ReadFile(dir + "status")
+	for line := range strings.Lines(string(text)) {
+		if kilobytes, is := strings.CutPrefix(line, "VmHWM:"); is {
+			n, _ := strconv.Atoi(strings.Fields(kilobytes)[0])
+			r.peak = max(r.peak, n<<10)
+		}
+	}
+	if open, err := os.ReadDir(dir + "fd"); err == nil {
+		r.lastOpen = len(open)
+	}
+	_, metrics := r.try(http.MethodGet, "/metrics", "")
+	for line := range strings.Lines(metrics) {
+		if n, is := strings.CutPrefix(line, "go_goroutines "); is {
+			r.lastTasks, _ = strconv.Atoi(strings.TrimSpace(n))
+		}
+	}
+	if r.firstOpen == 0 {
+		r.firstOpen, r.firstTasks = r.lastOpen, r.lastTasks
+	}
+}
+
+// pick returns the leader, or in one of five cases the other relay.
+func (c *chaos) pick(r *rand.Rand) *chaosRelay {
+	leader := c.leader()
+	if r.IntN(5) == 0 {
+		return c.relays[(c.indexOf(leader)+1)%len(c.relays)]
+	}
+	return leader
+}
+
+func (c *chaos) indexOf(r *chaosRelay) int {
+	if r == c.relays[0] {
+		return 0
+	}
+	return 1
+}
+
+// leader returns the relay that leads, or the first if none does.
+func (c *chaos) leader() *chaosRelay {
+	for _, r := range c.relays {
+		if r.isLeader() {
+			return r
+		}
+	}
+	return c.relays[0]
+}
+
+// down keeps a relay that a fault ends from being started until heal.
+func (r *chaosRelay) down(end func()) (up func(t testing.TB)) {
+	r.wanted = false
+	end()
+	return func(t testing.TB) {
+		select {
+		case <-r.ended:
+			r.launch(t)
+		default:
+			r.wanted = true
+		}
+	}
+}
+
+func relayKinds() []chaosKind {
+	const short, long = 200 * time.Millisecond, 2 * time.Second
+	return []chaosKind{
+		{name: "relay killed", least: short, most: long, inject: func(c *chaos, r *rand.Rand) func() {
+			one := c.pick(r)
+			up := one.down(one.kill)
+			return func() { up(c.t) }
+		}},
+		{name: "both relays killed", least: short, most: long, inject: func(c *chaos, _ *rand.Rand) func() {
+			a, b := c.relays[0], c.relays[1]
+			upA, upB := a.down(a.kill), b.down(b.kill)
+			return func() { upA(c.t); upB(c.t) }
+		}},
+		{name: "relay restarted", least: short, most: long, inject: func(c *chaos, r *rand.Rand) func() {
+			one := c.pick(r)
+			up := one.down(func() {
+				if code := one.stop(); code != 0 {
+					c.t.Errorf("a relay that was stopped exits with %d, want 0:\n%s", code, tail(one.said(), 4<<10))
+				}
+			})
+			return func() { up(c.t) }
+		}},
+		{name: "leader frozen past its lease", least: 7 * time.Second, most: 9 * time.Second, inject: func(c *chaos, _ *rand.Rand) func() {
+			one := c.leader()
+			one.freeze()
+			return one.thaw
+		}},
+		{name: "leader frozen shortly", least: short, most: long, inject: func(c *chaos, _ *rand.Rand) func() {
+			one := c.leader()
+			one.freeze()
+			return one.thaw
+		}},
+		{name: "configuration reloaded", least: short, most: long, inject: func(c *chaos, r *rand.Rand) func() {
+			set := func(text func(one *chaosRelay) string) {
+				for _, one := range c.relays {
+					one.write(c.t, text(one))
+					_ = one.cmd.Process.Signal(syscall.SIGHUP) // it may have ended
+				}
+			}
+			retries := 4 + r.IntN(5)
+			set(func(one *chaosRelay) string {
+				return strings.Replace(one.text, "request-timeout: 2s", fmt.Sprintf("request-timeout: 3s, max-retries: %d", retries), 1)
+			})
+			return func() { set(func(one *chaosRelay) string { return one.text }) }
+		}},
+		{name: "bad configuration reloaded", least: short, most: long, inject: func(c *chaos, _ *rand.Rand) func() {
+			for _, one := range c.relays {
+				one.write(c.t, one.text+"nonsense: true\n")
+				_ = one.cmd.Process.Signal(syscall.SIGHUP)
+			}
+			return func() {
+				for _, one := range c.relays {
+					one.write(c.t, one.text)
+					_ = one.cmd.Process.Signal(syscall.SIGHUP)
+				}
+			}
+		}},
+	}
+}
+
+// networkKinds are faults between one relay and the database.
+func networkKinds() []chaosKind {
+	kind := func(name string, least, most time.Duration, begin, end func(w *servers.Proxy)) chaosKind {
+		return chaosKind{name: "network " + name, least: least, most: most, inject: func(c *chaos, r *rand.Rand) func() {
+			w := c.pick(r).wire
+			begin(w)
+			return func() {
+				if end != nil {
+					end(w)
+				}
+			}
+		}}
+	}
+	const second = time.Second
+	return []chaosKind{
+		kind("reset", second/10, second, func(w *servers.Proxy) { w.Reset(false) }, nil),
+		kind("cut", second, 5*second, func(w *servers.Proxy) { w.Reset(true) }, (*servers.Proxy).Accept),
+		kind("black-holed", second, 8*second, (*servers.Proxy).Disconnect, (*servers.Proxy).Reconnect),
+		kind("delayed", 2*second, 4*second, func(w *servers.Proxy) { w.Delay(50 * time.Millisecond) }, func(w *servers.Proxy) { w.Delay(0) }),
+		kind("half-closed", second/10, second, (*servers.Proxy).HalfClose, nil),
+	}
+}
