@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
@@ -119,7 +117,7 @@ func (s *tracedSink) open(m *sink.Message) (row *rowTrace, own string) {
 		}
 		traceID = newTraceID()
 	}
-	decision := s.tracer.sampler.ShouldSample(sdk.SamplingParameters{ParentContext: ctx, TraceID: traceID, Name: "relay " + m.Outbox})
+	decision := s.tracer.sampler.ShouldSample(sdk.SamplingParameters{ParentContext: ctx, TraceID: traceID})
 	if decision.Decision != sdk.RecordAndSample {
 		return nil, own
 	}
@@ -138,32 +136,18 @@ func (s *tracedSink) open(m *sink.Message) (row *rowTrace, own string) {
 // end makes the span of an attempt, which ends now.
 func (s *tracedSink) end(a *attempt, msgs []sink.Message, i int, out sink.Outcome, status int, now time.Time) {
 	m := &msgs[i]
-	attributes := []attribute.KeyValue{
-		attribute.String("messaging.system", s.system), attribute.String("messaging.operation.name", "send"), attribute.String("messaging.operation.type", "send"),
-		attribute.String("messaging.destination.name", s.name), attribute.String("messaging.message.id", m.ID),
-		attribute.Int("messaging.message.body.size", len(m.Payload)), attribute.Int("sluicebox.attempt", m.Attempt),
-		attribute.String("sluicebox.class", out.Class.String()),
-	}
-	if len(msgs) > 1 {
-		attributes = append(attributes, attribute.Int("messaging.batch.message_count", len(msgs)))
-	}
-	if m.Replay != "" {
-		attributes = append(attributes, attribute.String("sluicebox.replay", m.Replay))
-	}
-	if status != 0 {
-		attributes = append(attributes, attribute.Int("http.response.status_code", status))
-	}
+	send := span{name: "send ", of: s.name, own: a.own, parent: a.row.own, began: a.began, ended: now, id: m.ID, send: &sendAttributes{
+		system: s.system, sink: s.name, replay: m.Replay, size: len(m.Payload), attempt: m.Attempt, httpStatus: status, batchCount: len(msgs), class: out.Class,
+	}}
 	if out.Class != sink.Delivered {
-		attributes = append(attributes, attribute.String("error.type", out.Class.String()))
+		send.status = failed(out.Detail)
 	}
-	span := s.tracer.span(a.row.below(), a.own, "send "+s.name, a.began, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
-	if out.Class != sink.Delivered {
-		span.SetStatus(codes.Error, out.Detail)
-	}
-	span.End(trace.WithTimestamp(now))
+	s.tracer.export(send)
 	a.row.answered = now
 	if m.Replay != "" { // its outcome is not the row's
-		s.tracer.rowSpan(a.row).End(trace.WithTimestamp(now))
+		row := a.row.span()
+		row.ended = now
+		s.tracer.export(row)
 		return
 	}
 	if a.first {
@@ -173,20 +157,18 @@ func (s *tracedSink) end(a *attempt, msgs []sink.Message, i int, out sink.Outcom
 
 // way makes the spans of a row before its first request.
 func (s *tracedSink) way(a *attempt, m *sink.Message) {
-	span := func(name string, from, to time.Time) {
-		if from.IsZero() || !from.Before(to) {
-			return
+	stage := func(name string, from, to time.Time) {
+		if !from.IsZero() && from.Before(to) {
+			s.tracer.below(a.row, span{name: name, began: from, ended: to})
 		}
-		_, one := s.tracer.tracer.Start(a.row.below(), name, trace.WithTimestamp(from))
-		one.End(trace.WithTimestamp(to))
 	}
 	queued := a.began
 	if !m.Claimed.IsZero() {
 		queued = m.Claimed
-		span("claim", m.Claimed, a.began)
+		stage("claim", m.Claimed, a.began)
 	}
-	span("capture", m.Committed, m.Captured)
-	span("queue", m.Captured, queued)
+	stage("capture", m.Committed, m.Captured)
+	stage("queue", m.Captured, queued)
 }
 
 // withTraceparent returns attributes with another trace context.

@@ -1,7 +1,6 @@
 package tracing
 
 import (
-	"context"
 	"encoding/binary"
 	"math/rand/v2"
 	"strconv"
@@ -9,29 +8,6 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 )
-
-// ids gives a span the ids that were sent to the receiver before the span was made. It implements
-// sdk.IDGenerator.
-type ids struct{}
-
-// idsKey is the key of the trace.SpanContext that a span is to have.
-type idsKey struct{}
-
-// NewIDs implements sdk.IDGenerator.
-func (ids) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
-	if own, ok := ctx.Value(idsKey{}).(trace.SpanContext); ok {
-		return own.TraceID(), own.SpanID()
-	}
-	return newTraceID(), newSpanID()
-}
-
-// NewSpanID implements sdk.IDGenerator.
-func (ids) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
-	if own, ok := ctx.Value(idsKey{}).(trace.SpanContext); ok {
-		return own.SpanID()
-	}
-	return newSpanID()
-}
 
 func newTraceID() (id trace.TraceID) {
 	for !id.IsValid() {

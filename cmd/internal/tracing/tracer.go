@@ -26,12 +26,13 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/instrumentation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
@@ -67,10 +68,10 @@ type Options struct {
 // Tracer traces rows. Its methods return at once, except Close, and are safe for concurrent use. A
 // nil Tracer does nothing.
 type Tracer struct {
-	provider *sdk.TracerProvider
-	tracer   trace.Tracer
-	sampler  sdk.Sampler
-	roots    bool // rows without a context may be traced
+	spans   sdk.SpanProcessor
+	common  sdk.ReadOnlySpan // has what all spans have
+	sampler sdk.Sampler
+	roots   bool // rows without a context may be traced
 
 	open atomic.Int64 // len(rows)
 	mu   sync.Mutex
@@ -101,21 +102,18 @@ func New(o Options) (*Tracer, error) {
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, err
 	}
-	return newTracer(&o, sdk.WithResource(about), sdk.WithBatcher(exporter)), nil
+	return newTracer(&o, about, sdk.NewBatchSpanProcessor(exporter)), nil
 }
 
-// newTracer returns a tracer over a provider.
-func newTracer(o *Options, options ...sdk.TracerProviderOption) *Tracer {
+// newTracer returns a tracer that hands its spans to a processor.
+func newTracer(o *Options, about *resource.Resource, spans sdk.SpanProcessor) *Tracer {
 	// The exporter reports its errors to the handler of the process only.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc((&exportErrors{log: o.Log}).handle))
-	// The decision is made before the spans are.
-	provider := sdk.NewTracerProvider(append(options, sdk.WithSampler(sdk.AlwaysSample()), sdk.WithIDGenerator(ids{}))...)
 	sampler := samplerOf(&o.Config, o.Variable)
 	none := sampler.Description() == sdk.ParentBased(sdk.TraceIDRatioBased(0)).Description()
-	return &Tracer{
-		provider: provider, tracer: provider.Tracer("github.com/sluicebox/sluicebox"), sampler: sampler, roots: !none,
-		rows: map[store.Ref]*rowTrace{},
-	}
+	// Package tracetest has the only span of the SDK that a program can make whole.
+	common := tracetest.SpanStub{Resource: about, InstrumentationScope: instrumentation.Scope{Name: "github.com/sluicebox/sluicebox"}}.Snapshot()
+	return &Tracer{spans: spans, common: common, sampler: sampler, roots: !none, rows: map[store.Ref]*rowTrace{}}
 }
 
 // exportErrors logs failed exports, at most one per errorInterval.
@@ -195,7 +193,7 @@ func (t *Tracer) Close() {
 	t.Reset()
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	if err := t.provider.Shutdown(ctx); err != nil {
+	if err := t.spans.Shutdown(ctx); err != nil {
 		otel.Handle(err)
 	}
 }
@@ -217,27 +215,14 @@ func (t *Tracer) Reset() {
 
 // endRow makes the span of a row that ends now without an outcome.
 func (t *Tracer) endRow(r *rowTrace, why string) {
-	span := t.rowSpan(r)
-	span.AddEvent(why)
-	span.End()
+	s := r.span()
+	s.event = why
+	t.export(s)
 }
 
-// rowSpan makes the span of a row.
-func (t *Tracer) rowSpan(r *rowTrace) trace.Span {
-	ctx := trace.ContextWithRemoteSpanContext(context.Background(), r.parent)
-	return t.span(ctx, r.own, "relay "+r.outbox, r.began, trace.WithAttributes(
-		attribute.String("sluicebox.outbox", r.outbox), attribute.String("messaging.message.id", r.id)))
-}
-
-// below returns the context of spans below that of a row.
-func (r *rowTrace) below() context.Context {
-	return trace.ContextWithSpanContext(context.Background(), r.own)
-}
-
-// span makes a span with these ids.
-func (t *Tracer) span(ctx context.Context, own trace.SpanContext, name string, began time.Time, options ...trace.SpanStartOption) trace.Span {
-	_, span := t.tracer.Start(context.WithValue(ctx, idsKey{}, own), name, append(options, trace.WithTimestamp(began))...)
-	return span
+// span returns the span of a row, which ends now.
+func (r *rowTrace) span() span {
+	return span{name: "relay ", of: r.outbox, own: r.own, parent: r.parent, began: r.began, ended: time.Now(), outbox: r.outbox, id: r.id}
 }
 
 // row returns the open trace of a row, or nil.
@@ -283,17 +268,15 @@ func (t *Tracer) Settled(ref store.Ref, o *store.Outcome) (traceID string) {
 	if r == nil {
 		return ""
 	}
-	status := attribute.String("sluicebox.status", o.Status.String())
-	_, settle := t.tracer.Start(r.below(), "settle", trace.WithTimestamp(r.answered), trace.WithAttributes(status))
-	settle.End()
+	t.below(r, span{name: "settle", began: r.answered, ended: time.Now(), outcome: o.Status.String()})
 	if o.Status.Settled() {
 		t.drop(ref)
-		span := t.rowSpan(r)
-		span.SetAttributes(status)
+		row := r.span()
+		row.outcome = o.Status.String()
 		if o.Status == store.Failed {
-			span.SetStatus(codes.Error, o.Error)
+			row.status = failed(o.Error)
 		}
-		span.End()
+		t.export(row)
 	}
 	return r.own.TraceID().String()
 }

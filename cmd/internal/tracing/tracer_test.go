@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	sdk "go.opentelemetry.io/otel/sdk/trace"
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
 	"go.uber.org/goleak"
 	grpccodes "google.golang.org/grpc/codes"
@@ -168,7 +169,7 @@ func (none) Deliver(context.Context, []sink.Message) sink.Result {
 func TestRowsWithoutContext(t *testing.T) {
 	for ratio, want := range map[Ratio]int64{0: 0, 1: 2} {
 		o := &Options{Config: Config{SampleRatio: ratio}, Log: slog.New(slog.DiscardHandler), Variable: func(string) string { return "" }}
-		tracer := newTracer(o)
+		tracer := newTracer(o, nil, sdk.NewBatchSpanProcessor(nil))
 		s := tracer.Wrap("s", "kafka", none{})
 		first := []sink.Message{{Outbox: "orders", ID: "1", Attempt: 1}, {Outbox: "orders", ID: "2", Attempt: 1}, {Outbox: "orders", ID: "3", Attempt: 2}}
 		s.Deliver(t.Context(), first)
@@ -193,6 +194,33 @@ func TestRowsWithoutContext(t *testing.T) {
 	off.Close()
 	if off.Settled(store.Ref{}, &store.Outcome{}) != "" {
 		t.Error("no tracer traces")
+	}
+}
+
+// TestSpansOfRowsOfAnyBytes: a row whose id or error is not UTF-8 does not drop the spans of others.
+func TestSpansOfRowsOfAnyBytes(t *testing.T) {
+	server := tracetest.New(t, protocolHTTP)
+	tracer, err := New(Options{Config: Config{Endpoint: server.URL, SampleRatio: 1}, Log: slog.New(slog.DiscardHandler), Variable: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := tracer.Wrap("s", "kafka", none{})
+	for _, id := range []string{"1", "\xff"} {
+		s.Deliver(t.Context(), []sink.Message{{Outbox: "orders", ID: id, Attempt: 1}})
+		tracer.Settled(store.Ref{Outbox: "orders", ID: id}, &store.Outcome{Status: store.Failed, Error: "no\xfe"})
+	}
+	tracer.Close()
+	all, _ := server.Spans()
+	ids := map[string]bool{}
+	for _, s := range all {
+		for _, a := range s.GetAttributes() {
+			if a.GetKey() == "messaging.message.id" {
+				ids[a.GetValue().GetStringValue()] = true
+			}
+		}
+	}
+	if len(all) != 6 || !ids["1"] || !ids["\uFFFD"] {
+		t.Errorf("%d spans of %v, want 6 of both rows", len(all), ids)
 	}
 }
 
