@@ -63,14 +63,9 @@ func (c *explainCommand) outbox(ctx context.Context, client *admin.Client, cfg *
 	case c.Outbox != "":
 		return c.Outbox, nil
 	default:
-		list, err := client.Routes(ctx, "")
-		if err != nil {
+		var err error
+		if names, err = client.Outboxes(ctx); err != nil {
 			return "", relayFailure(err)
-		}
-		for _, r := range list.Routes {
-			if len(names) == 0 || names[len(names)-1] != r.Outbox {
-				names = append(names, r.Outbox)
-			}
 		}
 	}
 	if len(names) != 1 {

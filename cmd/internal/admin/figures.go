@@ -29,14 +29,18 @@ type Figures interface {
 	Figures() FigureList
 }
 
-// Settings returns the configuration in force as YAML, with placeholders for secrets.
+// Settings is the configuration in force.
 type Settings interface {
+	// YAML returns it with placeholders for secrets.
 	YAML() ([]byte, error)
+	// Outboxes returns the names of the outboxes.
+	Outboxes() []string
 }
 
 // ConfigText is the response of GET /api/v1/config.
 type ConfigText struct {
-	YAML string `json:"yaml"`
+	YAML     string   `json:"yaml"`
+	Outboxes []string `json:"outboxes"` // names
 }
 
 // pageEndpoints serves the data of the page that are not part of the status.
@@ -55,7 +59,7 @@ func (h *handler) pageEndpoints(mux *http.ServeMux, cfg Config) {
 				return nil, err
 			}
 			text, err := cfg.Settings.YAML()
-			return ConfigText{string(text)}, err
+			return ConfigText{string(text), cfg.Settings.Outboxes()}, err
 		})
 	}
 }

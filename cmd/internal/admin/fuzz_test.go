@@ -39,6 +39,7 @@ func (s *relaySpy) Figures() admin.FigureList {
 	return admin.FigureList{}
 }
 func (s *relaySpy) YAML() ([]byte, error)                                   { return []byte("detail"), s.reads() }
+func (s *relaySpy) Outboxes() []string                                      { return []string{"orders"} }
 func (s *relaySpy) Reload(context.Context) (admin.Reloaded, error)          { return admin.Reloaded{}, s.acts() }
 func (s *relaySpy) RecordAction(context.Context, store.Action) error        { return nil }
 func (s *relaySpy) Actions(context.Context, int) ([]store.Action, error)    { return nil, s.reads() }

@@ -110,6 +110,12 @@ func (h *handler) rowEndpoint(mux *http.ServeMux, rows Rows) {
 	}))
 }
 
+// Outboxes returns the names of the outboxes.
+func (c *Client) Outboxes(ctx context.Context) ([]string, error) {
+	text, err := call[ConfigText](ctx, c, http.MethodGet, "/api/v1/config", nil)
+	return text.Outboxes, err
+}
+
 // Row explains a row of an outbox.
 func (c *Client) Row(ctx context.Context, outbox, id string) (Row, error) {
 	return call[Row](ctx, c, http.MethodGet, rowsPath+"/"+url.PathEscape(outbox)+"/"+url.PathEscape(id), nil)

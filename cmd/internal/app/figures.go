@@ -136,3 +136,12 @@ type inForce struct{ program *program }
 
 // YAML implements admin.Settings.
 func (f inForce) YAML() ([]byte, error) { return f.program.cfg.Load().YAML() }
+
+// Outboxes implements admin.Settings.
+func (f inForce) Outboxes() []string {
+	names := []string{}
+	for _, o := range f.program.cfg.Load().Outboxes() {
+		names = append(names, o.Name)
+	}
+	return names
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -103,8 +104,8 @@ func (p *browserPage) shoot(name, scheme string, width, height int64) {
 }
 
 // The page of a relay in a browser: the figures move, a dead letter is requeued, the head of a lane is
-// skipped, a replay is started and ends. A viewer sees that and may not act. Payloads with markup stay
-// texts. With pictures of the page in a directory:
+// skipped by keyboard, a replay is started and ends. A viewer sees that and may not act; a standby says so.
+// Payloads with markup stay texts. With pictures of the page in a directory:
 //
 //	SLUICEBOX_TEST_SHOTS=/tmp go test -v -run TestConsole ./cmd/internal/blackbox
 func TestConsole(t *testing.T) {
@@ -130,15 +131,13 @@ func TestConsole(t *testing.T) {
 		p.press("Why a row waits")
 		p.sees(`document.querySelector('[name="outbox"]').value === "outbox_events"`)
 		p.do(chromedp.SendKeys(`[name="id"]`, numbered(7)+"\r"))
-		p.shows("it is FAILED")
+		p.shows("It is FAILED")
+		p.shows("let its group pass it:")
 		p.shows("sluicebox deadletters requeue " + numbered(7))
 		p.shows("rejected")
 		p.shoot("row-light", "light", 1280, 620)
-		p.press("Lanes")
-		p.press("Skip head")
-		p.do(chromedp.SendKeys(`dialog [name="reason"]`, "we know why"))
-		p.press("Skip")
-		p.sees(`!document.querySelector("dialog")`)
+		p.shoot("row-phone", "dark", 390, 844)
+		p.skipsByKeyboard()
 
 		p.press("Dead letters")
 		p.shows("2 FAILED rows")
@@ -172,5 +171,92 @@ func TestConsole(t *testing.T) {
 		p.shows("Routes")
 		p.sees(`![...document.querySelectorAll("main button")].some((b) => /Pause|Resume/.test(b.innerText))`)
 		p.sees(`fetch("/api/v1/replays", {method: "POST", body: "{}"}).then(async (r) => r.status === 403 && (await r.json()).error.includes("a viewer may not act"))`)
+
+		standby := start(s.t, s.config)
+		standby.waitFor("standing by")
+		p.standsBy(standby.admin, numbered(1))
 	})
+}
+
+// key presses a key.
+func (p *browserPage) key(key string) {
+	p.t.Helper()
+	p.do(chromedp.KeyEvent(key))
+}
+
+// tabTo presses the tab key until the focus is on an element with a text. Each element before it must
+// show that it has the focus.
+func (p *browserPage) tabTo(text string) {
+	p.t.Helper()
+	for range 40 {
+		p.key("\t")
+		var on struct {
+			Text    string
+			Visible bool
+		}
+		p.do(chromedp.Evaluate(`(() => {
+			const on = document.activeElement, at = on.getBoundingClientRect(), style = getComputedStyle(on);
+			return {text: on.innerText, visible: at.left >= 0 && at.width > 0 && style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0};
+		})()`, &on))
+		if !on.Visible {
+			p.t.Fatalf("the focus on %q is not visible", on.Text)
+		}
+		if strings.HasPrefix(on.Text, text) {
+			return
+		}
+	}
+	p.t.Fatalf("the tab key does not reach %q", text)
+}
+
+// skipsByKeyboard goes to the lanes, and skips the head of one, without the mouse.
+func (p *browserPage) skipsByKeyboard() {
+	p.t.Helper()
+	const noDialog = `!document.querySelector("dialog")`
+	p.do(chromedp.Evaluate(`document.activeElement.blur()`, nil))
+	p.key("?")
+	p.sees(`document.querySelector("dialog[open]")?.innerText.includes("open a page")`)
+	p.key(kb.Escape)
+	p.sees(noDialog)
+	p.key("g")
+	p.key("l")
+	p.sees(`document.querySelector("main td .badge")?.innerText === "blocked"`)
+	p.key("/")
+	p.sees(`document.activeElement.matches("main select")`)
+
+	p.do(chromedp.Reload())
+	p.sees(`document.querySelector("main td .badge")?.innerText === "blocked"`)
+	p.tabTo("Skip to content")
+	p.key(kb.Enter)
+	p.sees(`document.querySelector("h1").innerText === "Lanes" && document.activeElement.id === "main"`)
+	p.tabTo("Skip head")
+	p.key(kb.Enter)
+	p.sees(`document.activeElement.matches('dialog [name="reason"]')`)
+	p.shoot("dialog-phone", "dark", 390, 844)
+	p.do(chromedp.Evaluate(`document.querySelector('[data-key^="skip "]').dataset.old = ""; document.dispatchEvent(new Event("visibilitychange"))`, nil)) // a poll
+	p.sees(`!document.querySelector("[data-old]")`)
+	p.key(kb.Escape)
+	p.sees(noDialog + ` && document.activeElement.innerText === "Skip head"`)
+	p.key(kb.Enter)
+	p.sees(`document.activeElement.matches('dialog [name="reason"]')`)
+	p.do(chromedp.SendKeys(`dialog [name="reason"]`, "we know why\r"))
+	p.sees(noDialog)
+}
+
+// standsBy looks at the page of a standby, which explains a row and cannot act.
+func (p *browserPage) standsBy(address, id string) {
+	p.t.Helper()
+	p.do(chromedp.Navigate(address))
+	p.signIn("op-token")
+	p.shows("This relay stands by. The leader is ")
+	p.shoot("standby-light", "light", 1280, 620)
+	p.press("Why a row waits")
+	p.sees(`document.querySelector('[name="outbox"]').value === "outbox_events"`)
+	p.do(chromedp.SendKeys(`[name="id"]`, id+"\r"))
+	p.shows("The receiver accepted it.")
+	p.shoot("standby-row-dark", "dark", 1280, 620)
+	for page, says := range map[string]string{"Lanes": "Only the leader has lanes", "Dead letters": "sluicebox deadletters", "Replays": "sluicebox replay", "Action log": "The leader's page has the log"} {
+		p.press(page)
+		p.shows(says)
+		p.sees(`document.querySelectorAll("main button").length === 0`)
+	}
 }

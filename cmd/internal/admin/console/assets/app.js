@@ -120,6 +120,8 @@ document.addEventListener("keydown", (event) => {
     if (first) { event.preventDefault(); first.focus(); }
   } else if (event.key === "?") ask({ title: "Keys", text: keys.map(([k, what]) => `${k}: ${what}`).join(" · "), action: "Close", act: () => true });
 });
+// The hash names a page, so the link to the content must not change it.
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 addEventListener("hashchange", () => { if (app.session) { enter(); main.focus({ preventScroll: true }); } });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
 

@@ -92,6 +92,9 @@ export function toast(text, bad = false) {
   setTimeout(() => node.remove(), bad ? 9000 : 4000);
 }
 
+// refocus gives the focus back to an element, or to the one that replaced it since.
+const refocus = (node) => (node?.isConnected ? node : node?.dataset.key && document.querySelector(`[data-key="${CSS.escape(node.dataset.key)}"]`))?.focus?.();
+
 // ask opens a dialog. fields are {name, label, type, value, required, options}; act gets their values
 // and may throw, which keeps the dialog open. It resolves to the result of act, or undefined.
 export function ask({ title, text, fields = [], action, danger, act }) {
@@ -122,7 +125,7 @@ export function ask({ title, text, fields = [], action, danger, act }) {
     }, el("h2", {}, title), text && el("p", { class: "muted" }, text),
     el("div", { class: "fields" }, inputs.map(([f, input]) => f.type === "checkbox" ? el("label", { class: "check" }, input, f.label) : el("label", {}, f.label, input))),
     problem, el("div", { class: "row" }, el("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), submit));
-    const dialog = el("dialog", { onclose: () => { dialog.remove(); opener?.focus?.(); done(result); } }, form);
+    const dialog = el("dialog", { onclose: () => { dialog.remove(); refocus(opener); done(result); } }, form);
     document.body.append(dialog);
     dialog.showModal();
     (inputs[0]?.[1] ?? submit).focus();

@@ -4,11 +4,12 @@ import { ago, badge, duration, el, empty, groupName, isTime, number, panel, repl
 const kinds = { delivered: "good", failed: "bad", blocked: "bad", refused: "bad", unknown: "plain", in_flight: "plain", ready: "plain", claiming: "plain", queued: "plain", settling: "plain" };
 
 const fact = (name, ...value) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value));
+const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (text.endsWith(":") ? "" : ".");
 const until = (at) => Date.parse(at) > Date.now() ? `in ${duration((Date.parse(at) - Date.now()) / 1000)}` : ago(at);
 
 // leg shows the life of the row on one route.
 const leg = (l, many) => panel(l.route || (many ? l.outbox : "Why"), badge(kinds[l.cause] ?? "warn", l.cause.replaceAll("_", " ")),
-  el("div", { class: "body" }, el("p", {}, l.text), l.remedy && el("p", {}, l.remedy), l.commands && el("pre", { class: "payload commands" }, l.commands.join("\n")),
+  el("div", { class: "body" }, el("p", {}, sentence(l.text)), l.remedy && el("p", {}, sentence(l.remedy)), l.commands && el("pre", { class: "payload commands" }, l.commands.map((c) => el("div", {}, c))),
     el("table", { class: "facts" }, el("tbody", {},
       l.error && fact("Failure", l.error), l.reason && fact("Reason", l.reason),
       l.sink && fact("Sink", l.sink), l.kind && fact("Group", el("span", { class: "mono" }, groupName(l.group)), ` · ${l.kind}`),
@@ -24,15 +25,15 @@ export function rowPage(app, body) {
   const names = el("datalist", { id: "outboxes" }), result = el("div", { id: "row" });
   const outbox = el("input", { type: "search", name: "outbox", list: "outboxes", required: true });
   const id = el("input", { type: "search", name: "id", placeholder: "exact id", required: true });
-  let known = "", asked = null;
+  let known = false, asked = null;
   const form = el("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); asked = { outbox: outbox.value.trim(), id: id.value.trim() }; app.refresh(); } },
     el("label", {}, "Row", id), el("label", {}, "Outbox", outbox, names), el("button", { type: "submit", class: "primary", "data-key": "explain" }, "Explain"));
   body.append(el("section", { class: "panel" }, form), result);
 
   async function offer() {
-    const all = [...new Set((await get("routes")).routes.map((r) => r.outbox))];
-    if (known === all.join()) return;
-    known = all.join();
+    if (known) return;
+    const all = (await get("config")).outboxes;
+    known = true;
     replace(names, all.map((name) => el("option", { value: name })));
     outbox.value ||= all[0];
   }
@@ -50,7 +51,7 @@ export function rowPage(app, body) {
 
   return {
     update: async () => {
-      if (app.status.is_leader) await offer();
+      await offer();
       if (asked) return explain();
       replace(result, empty("Enter the id of a row to see why it waits, its attempts and its outcome."));
     },
