@@ -65,6 +65,9 @@ type routedOutbox struct {
 	router *route.Router
 	legs   []legLanes
 
+	// showsUnsettled: a sweep finds what a leg that is configured no longer has passed.
+	showsUnsettled bool
+
 	items []store.Item // of the present batch; reused
 	rows  []legs.Row   // by the same index
 }
@@ -95,7 +98,7 @@ func (o *Options) newFanOut(join legJoin, records legRecords, polling bool) (*fa
 		if err != nil {
 			return nil, &store.SetupError{Problem: fmt.Sprintf("outbox %s: %v", box.Name, err)}
 		}
-		to := &routedOutbox{name: box.Name, router: router}
+		to := &routedOutbox{name: box.Name, router: router, showsUnsettled: box.Layout.ShowsUnsettled()}
 		for _, r := range box.StoreOutbox().Routes {
 			to.legs = append(to.legs, legLanes{route: r.Name, name: store.LegName(box.Name, r.Name)})
 		}

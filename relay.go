@@ -172,7 +172,7 @@ func (r *Relay) restoreLanes(ctx context.Context, st *sessionStore, begin *check
 		if err = st.adoptMissing(ctx, begin, !r.hasPositions.Load()); err != nil {
 			return err
 		}
-		if err = st.rerouteUnmatched(ctx, begin.Epoch); err != nil {
+		if err = st.rerouteUnmatched(ctx, begin, !r.hasPositions.Load()); err != nil {
 			return err
 		}
 		if holds, err = st.LoadHolds(ctx); err != nil {

@@ -44,13 +44,18 @@ func (s *sessionStore) adoptMissing(ctx context.Context, begin *checkpoint.Start
 }
 
 // rerouteUnmatched gives rows that no route matched, and that are spilled, to the routes that match
-// them now: the configuration may have others than when they were read.
-func (s *sessionStore) rerouteUnmatched(ctx context.Context, epoch store.Epoch) error {
+// them now: the configuration may have others than when they were read. A row that the log, or a poll, brings
+// again comes with the rows of its group.
+func (s *sessionStore) rerouteUnmatched(ctx context.Context, begin *checkpoint.StartPoint, polling bool) error {
 	if s.join == nil {
 		return nil
 	}
 	for _, b := range s.fan.boxes {
-		if _, err := s.join.Reroute(ctx, epoch, b.legs[len(b.legs)-1].name, b.routesOf); err != nil {
+		again := func(route string, seq store.Seq) bool {
+			mark := begin.Watermark.Legs[store.LegName(b.name, route)]
+			return b.showsUnsettled && (polling || mark.Position != "" && seq > mark.Seq)
+		}
+		if _, err := s.join.Reroute(ctx, begin.Epoch, b.legs[len(b.legs)-1].name, b.routesOf, again); err != nil {
 			return err
 		}
 	}

@@ -297,7 +297,8 @@ func (b *bench) testAdoptLegs(t *testing.T) {
 }
 
 // testReroute: a spilled row that matches other routes now is spilled for these instead, with its
-// content, and its record says so.
+// content, and its record says so. A route to which the source brings the row again gets no copy, unless
+// another leg had the row.
 func (b *bench) testReroute(t *testing.T) {
 	l := b.legs()
 	waits := func(n int64) store.LegRow {
@@ -305,29 +306,30 @@ func (b *bench) testReroute(t *testing.T) {
 		r.Matched = []string{"hooks"}
 		return r
 	}
-	l.spillLegs(t, "a/hooks", waits(1), waits(2), waits(3), legRow(4, "", "", "hooks"))
+	l.spillLegs(t, "a/hooks", waits(1), waits(2), waits(3), legRow(4, "", "", "hooks"), waits(5), waits(6), legRow(7, "", "", "hooks"))
 	routes := func(it *store.Item) []string {
-		if it.ID == row(2, "").ID || len(it.Payload) == 0 {
+		if it.ID == row(2, "").ID || it.ID == row(6, "").ID || len(it.Payload) == 0 {
 			return nil
 		}
 		return []string{"bus"}
 	}
-	if n, err := l.Reroute(ctx(t), l.epoch, "a/hooks", routes); n != 3 || err != nil {
-		t.Errorf("%d rows, %v; want 3", n, err)
+	again := func(route string, seq store.Seq) bool { return route == "bus" && seq >= 5 }
+	if n, err := l.Reroute(ctx(t), l.epoch, "a/hooks", routes, again); n != 5 || err != nil {
+		t.Errorf("%d rows, %v; want 5", n, err)
 	}
 	moved := func(n int64) store.LegRow {
 		r := legRow(n, "", "", "bus")
 		r.Matched = []string{"bus"}
 		return r
 	}
-	rows := []store.LegRow{moved(1), waits(2), moved(3), moved(4)}
-	copies := []string{"a/bus 1", "a/hooks 2", "a/bus 3", "a/bus 4"}
+	rows := []store.LegRow{moved(1), waits(2), moved(3), moved(4), waits(6), moved(7)}
+	copies := []string{"a/bus 1", "a/hooks 2", "a/bus 3", "a/bus 4", "a/hooks 6", "a/bus 7"}
 	l.wantLegs(t, "routed", rows, copies...)
 	items, err := l.ReadSpilled(ctx(t), []store.SpilledRange{{Outbox: "a/bus", Lane: laneOf("a/bus").Hash()}}, 9)
-	if err != nil || len(items[0]) != 3 || string(items[0][1].Payload) != "\x00row\xff 3" {
+	if err != nil || len(items[0]) != 4 || string(items[0][1].Payload) != "\x00row\xff 3" {
 		t.Errorf("copies: %+v, %v", items, err)
 	}
-	if n, err := l.Reroute(ctx(t), l.epoch, "a/hooks", routes); n != 0 || err != nil {
+	if n, err := l.Reroute(ctx(t), l.epoch, "a/hooks", routes, again); n != 0 || err != nil {
 		t.Errorf("once more: %d rows, %v", n, err)
 	}
 }
