@@ -181,6 +181,16 @@ func (r *relay) stop() int {
 	return r.exitCode()
 }
 
+// runs reports whether the process has not ended.
+func (r *relay) runs() bool {
+	select {
+	case <-r.ended:
+		return false
+	default:
+		return true
+	}
+}
+
 // exitCode waits for the end of the process.
 func (r *relay) exitCode() int {
 	r.t.Helper()

@@ -1,6 +1,7 @@
 package blackbox
 
 import (
+	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -64,12 +65,13 @@ type configured struct {
 	file, text string
 }
 
-func (s *scene) configured(rest string) *configured {
-	s.t.Helper()
-	address := freeAddress(s.t)
-	c := &configured{file: filepath.Join(s.t.TempDir(), "sluicebox.yaml")}
-	c.set(s.t, strings.ReplaceAll(s.config, adminKey, address)+rest)
-	c.relay = launch(s.t, c.file, "http://"+address)
+// configure starts a relay.
+func configure(t *testing.T, config string) *configured {
+	t.Helper()
+	address := freeAddress(t)
+	c := &configured{file: filepath.Join(t.TempDir(), "sluicebox.yaml")}
+	c.set(t, strings.ReplaceAll(config, adminKey, address))
+	c.relay = launch(t, c.file, "http://"+address)
 	return c
 }
 
@@ -99,66 +101,130 @@ func (c *configured) again(t *testing.T) {
 	c.waitFor("standing by")
 }
 
+// reloadable is a database whose rows relays deliver while they reload.
+type reloadable struct {
+	to     *sinktest.Receiver
+	config string
+	load   func(seconds int) (wait func())
+	// expectOnce waits until every row is COMPLETED, and expects that each arrived once, in order.
+	expectOnce func() (rows int)
+}
+
 // Both relays of a name reload and restart under load: no row is lost or comes twice, the order
 // holds, and rows wait for less than a second each time. What may not change, and what is wrong in
 // the file, changes nothing.
 func TestReloads(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
-		t := s.t
-		to := noteRequests(s.to)
-		s.config = strings.Replace(s.config, "api-base-url", "api-token: first, api-base-url", 1)
-		const rest = "dispatch: {api-batch-size: 50}\nlog: {level: info}\n"
-		leader := s.configured(rest)
-		leader.waitFor("source connected")
-		standby := s.configured(rest)
-		standby.waitFor("standing by")
-		began := time.Now()
-		wait := write(t, s.database, load{seconds: 8, clients: 4, rate: tempo(200), scripts: seedScripts(20)})
-		to.awaitToken(t, "first")
-
-		var sessions []string
-		expect := func(c *configured, from, to, want string) {
-			t.Helper()
-			status, answer := c.reload(t, from, to)
-			if status != 200 || !strings.Contains(answer, want) {
-				t.Errorf("%s: %d %s, want %s", to, status, answer, want)
-			}
-			if _, took, restarted := strings.Cut(answer, `"session_restarted":true,"took_seconds":`); restarted {
-				sessions = append(sessions, strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(took), "}"))+"s")
-			}
-		}
-		expect(leader, "first", "second", `"changed":["flowcatalyst.api-token"],"session_restarted":false`)
-		to.awaitToken(t, "second")
-		expect(standby, "first", "second", `"session_restarted":false`)
-		expect(leader, "size: 50", "size: 20", `"changed":["dispatch.api-batch-size"],"session_restarted":true`)
-		standby.set(t, strings.Replace(standby.text, "level: info", "level: debug", 1))
-		_ = standby.cmd.Process.Signal(syscall.SIGHUP)
-		standby.waitFor(`msg="configuration reloaded" keys=[log.level]`)
-
-		expectStop(t, standby.relay)
-		standby.again(t)
-		for range 3 {
-			expectStop(t, leader.relay)
-			standby.waitFor("source connected")
-			leader.again(t)
-			leader, standby = standby, leader
-			expect(leader, "level: ", "level:  ", `"changed":[]`)
-			size := leader.text[strings.Index(leader.text, "size: "):][:len("size: 00")]
-			expect(leader, size, map[string]string{"size: 50": "size: 30", "size: 20": "size: 50", "size: 30": "size: 40", "size: 40": "size: 50"}[size], `"session_restarted":true`)
-		}
-		ended := time.Now()
-		wait()
-		refuseReloads(t, leader)
-		rows := s.expectOnce()
-		gap := to.gap(began, ended)
-		t.Logf("%d rows, the longest time without a request %s; new sessions after %s", rows, gap.Round(time.Millisecond), sessions)
-		if gap > time.Second+slack() {
-			t.Errorf("no request for %s, want less than 1s", gap)
-		}
-		expectStop(t, leader.relay)
-		expectStop(t, standby.relay)
+		reloads(s.t, reloadable{s.to, s.config, func(seconds int) func() {
+			return write(s.t, s.database, load{seconds: seconds, clients: 4, rate: tempo(200), scripts: seedScripts(20)})
+		}, s.expectOnce})
 	})
+	t.Run("mongo", func(t *testing.T) {
+		t.Parallel()
+		aMongo(t, "", func(s *mongoScene) {
+			reloads(t, reloadable{s.to, s.config, func(seconds int) func() {
+				return s.write(mongoLoad{Seconds: seconds, Clients: 4, Rate: tempo(200), Groups: 20})
+			}, s.expectOnce})
+		})
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		source, db := seedFile(t)
+		to, rows := sinktest.NewReceiver(t), 0
+		reloads(t, reloadable{to, preset(source, to.URL(), ""), func(seconds int) func() {
+			done := make(chan error, 1)
+			go func() { done <- insertFor(db, time.Duration(seconds)*time.Second, &rows) }()
+			return func() {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+		}, func() int {
+			arrive(t, to, rows)
+			within(t, testTimeout, func() string {
+				n := 0
+				if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'").Scan(&n); err != nil || n > 0 {
+					return fmt.Sprintf("%d rows are not COMPLETED: %v", n, err)
+				}
+				return ""
+			})
+			if again := checkNumbered(t, to.Accepted()); again > 0 {
+				t.Errorf("%d rows arrived more than once, want 0", again)
+			}
+			return rows
+		}})
+	})
+}
+
+// insertFor inserts rows for a time, and counts them.
+func insertFor(db *sql.DB, most time.Duration, rows *int) error {
+	pace := time.NewTicker(10 * time.Millisecond)
+	defer pace.Stop()
+	for began := time.Now(); time.Since(began) < most; <-pace.C {
+		if err := numberedRows(db, *rows+1, *rows+2); err != nil {
+			return err
+		}
+		*rows += 2
+	}
+	return nil
+}
+
+// reloads lets two relays reload and restart.
+func reloads(t *testing.T, of reloadable) {
+	t.Helper()
+	to := noteRequests(of.to)
+	config := strings.Replace(of.config, "api-base-url", "api-token: first, api-base-url", 1) +
+		"dispatch: {api-batch-size: 50}\nlog: {level: info}\n"
+	leader := configure(t, config)
+	leader.waitFor("source connected")
+	standby := configure(t, config)
+	standby.waitFor("standing by")
+	began := time.Now()
+	wait := of.load(8)
+	to.awaitToken(t, "first")
+
+	var sessions []string
+	expect := func(c *configured, from, to, want string) {
+		t.Helper()
+		status, answer := c.reload(t, from, to)
+		if status != 200 || !strings.Contains(answer, want) {
+			t.Errorf("%s: %d %s, want %s", to, status, answer, want)
+		}
+		if _, took, restarted := strings.Cut(answer, `"session_restarted":true,"took_seconds":`); restarted {
+			sessions = append(sessions, strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(took), "}"))+"s")
+		}
+	}
+	expect(leader, "first", "second", `"changed":["flowcatalyst.api-token"],"session_restarted":false`)
+	to.awaitToken(t, "second")
+	expect(standby, "first", "second", `"session_restarted":false`)
+	expect(leader, "size: 50", "size: 20", `"changed":["dispatch.api-batch-size"],"session_restarted":true`)
+	standby.set(t, strings.Replace(standby.text, "level: info", "level: debug", 1))
+	_ = standby.cmd.Process.Signal(syscall.SIGHUP)
+	standby.waitFor(`msg="configuration reloaded" keys=[log.level]`)
+
+	expectStop(t, standby.relay)
+	standby.again(t)
+	for range 3 {
+		expectStop(t, leader.relay)
+		standby.waitFor("source connected")
+		leader.again(t)
+		leader, standby = standby, leader
+		expect(leader, "level: ", "level:  ", `"changed":[]`)
+		size := leader.text[strings.Index(leader.text, "size: "):][:len("size: 00")]
+		expect(leader, size, map[string]string{"size: 50": "size: 30", "size: 20": "size: 50", "size: 30": "size: 40", "size: 40": "size: 50"}[size], `"session_restarted":true`)
+	}
+	ended := time.Now()
+	wait()
+	refuseReloads(t, leader)
+	rows := of.expectOnce()
+	gap := to.gap(began, ended)
+	t.Logf("%d rows, the longest time without a request %s; new sessions after %s", rows, gap.Round(time.Millisecond), sessions)
+	if gap > time.Second+slack() {
+		t.Errorf("no request for %s, want less than 1s", gap)
+	}
+	expectStop(t, leader.relay)
+	expectStop(t, standby.relay)
 }
 
 // refuseReloads expects that nothing of an invalid configuration is applied.

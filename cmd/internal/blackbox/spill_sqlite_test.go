@@ -36,10 +36,18 @@ func run(t *testing.T, db *sql.DB, statement string, args ...any) {
 // insertNumbered writes rows with these numbers. Rows with an odd number are in group 0.
 func insertNumbered(t *testing.T, db *sql.DB, from, to int) {
 	t.Helper()
-	run(t, db, `WITH RECURSIVE n(i) AS (SELECT ? UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+	if err := numberedRows(db, from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// numberedRows is insertNumbered for any goroutine.
+func numberedRows(db *sql.DB, from, to int) error {
+	_, err := db.ExecContext(context.Background(), `WITH RECURSIVE n(i) AS (SELECT ? UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 		INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
 		SELECT printf('%013d', i), 'EVENT', CASE WHEN i % 2 = 1 THEN '0' ELSE 1 + i % 7 END,
 			printf('{"id": "%013d", "group": "%s"}', i, CASE WHEN i % 2 = 1 THEN '0' ELSE 1 + i % 7 END), 'PENDING', strftime('%Y-%m-%d %H:%M:%f', 'now') FROM n`, from, to)
+	return err
 }
 
 // On SQLite: a blocked group larger than the buffer delays no other. It is spilled, survives a
