@@ -26,7 +26,7 @@ const app = { session: null, status: null, may: () => app.session?.role === "ope
 let shown = null; // the page, its update and its node
 let timer = 0, running = false, again = false;
 
-const current = () => pages.find((p) => p.path === location.hash.replace(/^#\/?/, "")) ?? pages[0];
+const current = () => pages.find((p) => p.path === location.hash.replace(/^#\/?/, "").split("?")[0]) ?? pages[0];
 
 function open() {
   const page = current();

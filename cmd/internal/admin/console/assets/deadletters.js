@@ -1,5 +1,5 @@
 import { get, post } from "./api.js";
-import { ago, ask, button, bytes, el, empty, groupName, isTime, number, replace, table, toast } from "./dom.js";
+import { ago, ask, button, bytes, el, empty, groupName, isTime, number, replace, rowLink, table, toast } from "./dom.js";
 
 const perRequest = 1000;
 
@@ -48,7 +48,7 @@ export function deadLetters(app, body) {
 
   const line = (r) => [
     app.may() && el("input", { type: "checkbox", "data-key": `choose ${r.id}`, "aria-label": `Choose ${r.id}`, checked: chosen.has(r.id), onchange: (e) => { if (e.target.checked) chosen.add(r.id); else chosen.delete(r.id); show(); } }),
-    el("div", {}, el("strong", { class: "mono" }, r.id), el("div", { class: "sub" }, `${r.kind} · ${groupName(r.group)}`)),
+    el("div", {}, rowLink(r.outbox, r.id), el("div", { class: "sub" }, `${r.kind} · ${groupName(r.group)}`)),
     el("div", {}, r.error || "–", payloads.has(r.id) && el("pre", { class: "payload" }, payloads.get(r.id))),
     number(r.retry_count), isTime(r.failed_at) ? ago(r.failed_at) : "–",
     el("div", { class: "row" },

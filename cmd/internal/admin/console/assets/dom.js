@@ -24,6 +24,9 @@ export function replace(node, ...children) {
   if (key) node.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
 }
 
+// rowHash is the address of the page that explains a row of an outbox or of a route.
+export const rowHash = (outbox, id) => `#/row?${new URLSearchParams({ outbox: outbox.split("/")[0], id })}`;
+export const rowLink = (outbox, id) => el("a", { class: "mono", href: rowHash(outbox, id), "data-key": `why ${outbox} ${id}`, title: "Why this row waits" }, id);
 export const badge = (kind, text) => el("span", { class: `badge ${kind}` }, text);
 export const button = (text, key, onclick, kind = "") => el("button", { type: "button", class: kind, "data-key": key, onclick }, text);
 export const panel = (title, extra, ...body) => el("section", { class: "panel" }, el("header", {}, el("h2", {}, title), el("span", { class: "space" }), extra), ...body);

@@ -1,5 +1,5 @@
 import { get, post } from "./api.js";
-import { ago, ask, badge, button, duration, el, empty, groupName, isTime, number, panel, replace, table, toast } from "./dom.js";
+import { ago, ask, badge, button, duration, el, empty, groupName, isTime, number, panel, replace, rowLink, table, toast } from "./dom.js";
 
 const states = ["", "waiting", "stalled", "blocked", "paused", "replaying", "spilled", "ready", "claiming", "sending", "writing"];
 const kinds = { blocked: "bad", stalled: "bad", waiting: "warn", paused: "warn", replaying: "warn" };
@@ -32,7 +32,7 @@ function buttons(app, l) {
 const line = (app, l) => [
   el("div", {}, el("strong", { class: "mono" }, groupName(l.group)), el("div", { class: "sub" }, `${l.outbox} · ${l.kind}${l.replay ? ` · replay ${l.replay}` : ""}`)),
   badge(kinds[l.state] ?? "plain", l.state), number(l.rows + l.spilled + l.unwritten),
-  el("div", {}, el("span", { class: "mono" }, l.head || "–"), (l.error || l.reason) && el("div", { class: "sub" }, l.reason || l.error)),
+  el("div", {}, l.head ? rowLink(l.outbox, l.head) : "–", (l.error || l.reason) && el("div", { class: "sub" }, l.reason || l.error)),
   number(l.attempts), isTime(l.next_attempt) ? `in ${duration(Math.max(0, (Date.parse(l.next_attempt) - Date.now()) / 1000))}` : "–", isTime(l.since) ? ago(l.since) : "–",
   buttons(app, l),
 ];

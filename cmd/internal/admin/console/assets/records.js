@@ -8,7 +8,7 @@ export function actions(app, body) {
       const got = await get("actions?limit=200");
       replace(body, panel("Actions of operators", el("span", { class: "muted" }, "the latest 1,000 are kept"), got.actions.length
         ? table([["When"], ["Who"], ["Action"], ["Target", "error"], ["Reason"], ["Result"]], got.actions.map((a) => [ago(a.at),
-          el("div", {}, a.who, el("div", { class: "sub" }, a.from)), el("span", { class: "mono" }, a.what), el("span", { class: "mono" }, a.target || "–"), a.reason || "–",
+          el("div", {}, a.who, el("div", { class: "sub" }, a.from)), el("span", { class: "mono whole" }, a.what), el("span", { class: "mono" }, a.target || "–"), a.reason || "–",
           a.result === "ok" ? badge("good", "ok") : el("div", {}, badge("bad", "refused"), el("div", { class: "sub" }, a.result))]))
         : empty("Nobody has acted yet.")));
     },

@@ -1,5 +1,5 @@
 import { get } from "./api.js";
-import { ago, badge, duration, el, empty, groupName, isTime, number, panel, replace, table } from "./dom.js";
+import { ago, badge, duration, el, empty, groupName, isTime, number, panel, replace, rowHash, table } from "./dom.js";
 
 const kinds = { delivered: "good", failed: "bad", blocked: "bad", refused: "bad", unknown: "plain", in_flight: "plain", ready: "plain", claiming: "plain", queued: "plain", settling: "plain" };
 
@@ -26,7 +26,9 @@ export function rowPage(app, body) {
   const outbox = el("input", { type: "search", name: "outbox", list: "outboxes", required: true });
   const id = el("input", { type: "search", name: "id", placeholder: "exact id", required: true });
   let known = false, asked = null;
-  const form = el("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); asked = { outbox: outbox.value.trim(), id: id.value.trim() }; app.refresh(); } },
+  const linked = new URLSearchParams(location.hash.split("?")[1]);
+  if (linked.get("id")) [asked, outbox.value, id.value] = [Object.fromEntries(linked), linked.get("outbox"), linked.get("id")];
+  const form = el("form", { class: "filters", onsubmit: (event) => { event.preventDefault(); asked = { outbox: outbox.value.trim(), id: id.value.trim() }; history.replaceState(null, "", rowHash(asked.outbox, asked.id)); app.refresh(); } },
     el("label", {}, "Row", id), el("label", {}, "Outbox", outbox, names), el("button", { type: "submit", class: "primary", "data-key": "explain" }, "Explain"));
   body.append(el("section", { class: "panel" }, form), result);
 
