@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -20,7 +21,13 @@ func dataKinds() []chaosKind {
 	return []chaosKind{
 		odd("big rows", func(r *chaosRow, rnd *rand.Rand) {
 			if rnd.IntN(50) == 0 {
-				r.fill(megabyte(1))
+				r.fill(strings.Repeat("x", 900<<10))
+			}
+		}),
+		odd("rows beyond the limit", func(r *chaosRow, rnd *rand.Rand) {
+			if rnd.IntN(50) == 0 {
+				r.mayFail = true
+				r.fill(strings.Repeat("x", 1<<20)) // FlowCatalyst takes requests below 1 MiB
 			}
 		}),
 		odd("poison rows", func(r *chaosRow, rnd *rand.Rand) {
@@ -131,7 +138,7 @@ func operatorKinds() []chaosKind {
 		}},
 		{name: "a replay", least: short, most: long, inject: func(c *chaos, _ *rand.Rand) func() {
 			c.sleep(time.Second) // so that rows are settled that it can send again
-			c.operate("replays", `{"since": "3s"}`)
+			c.operate("replays", `{"since": %q}`, time.Now().Add(-3*time.Second).UTC().Format(time.RFC3339))
 			return func() {}
 		}},
 	}
@@ -147,10 +154,10 @@ func (c *chaos) operate(path, format string, args ...any) {
 	end := time.Now().Add(10 * time.Second)
 	for {
 		status, text := c.try(path, format, args...)
-		if status == http.StatusOK {
+		if status/100 == 2 {
 			return
 		}
-		if time.Now().After(end) {
+		if status/100 == 4 || time.Now().After(end) {
 			c.t.Logf("%s: %d %s", path, status, text)
 			return
 		}

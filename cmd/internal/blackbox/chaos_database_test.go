@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -94,6 +95,49 @@ func databaseKinds() []chaosKind {
 			c.alter(refuse...)
 			return func() { c.alter(allow...) }
 		}},
+	}
+}
+
+// chaosRole is the relays' role in PostgreSQL, because a superuser needs no grants. It owns the tables.
+const chaosRole = "relay"
+
+// chaosAccount returns the database's URL for the relays.
+func chaosAccount(s *scene) string {
+	if !s.kind.postgres {
+		return s.database
+	}
+	s.exec("CREATE ROLE "+chaosRole+" LOGIN REPLICATION", "GRANT CREATE ON DATABASE postgres TO "+chaosRole, "GRANT ALL ON SCHEMA public TO "+chaosRole)
+	for _, table := range seedCollections() {
+		s.exec("ALTER TABLE " + table + " OWNER TO " + chaosRole)
+	}
+	return strings.Replace(s.database, "postgres@", chaosRole+"@", 1)
+}
+
+// grantKinds take a right from the relays and give it back. New sessions notice.
+func grantKinds() []chaosKind {
+	kind := func(name string, postgres, mysql [2]string) chaosKind {
+		return chaosKind{name: name, least: time.Second, most: 4 * time.Second, on: onSQL, inject: func(c *chaos, _ *rand.Rand) func() {
+			change := postgres
+			if !c.scene.kind.postgres {
+				u, err := url.Parse(c.database)
+				if err != nil {
+					c.t.Fatal(err)
+				}
+				change = [2]string{fmt.Sprintf(mysql[0], u.User.Username()), fmt.Sprintf(mysql[1], u.User.Username())}
+			}
+			c.alter(change[0])
+			c.scene.kind.end(c.t, c.scene)
+			return func() {
+				c.alter(change[1])
+				c.scene.kind.end(c.t, c.scene)
+			}
+		}}
+	}
+	return []chaosKind{
+		kind("grant to update taken and given back", [2]string{"REVOKE UPDATE ON outbox_events FROM " + chaosRole, "GRANT UPDATE ON outbox_events TO " + chaosRole},
+			[2]string{"REVOKE UPDATE ON *.* FROM '%s'@'%%'", "GRANT UPDATE ON *.* TO '%s'@'%%'"}),
+		kind("right to replicate taken and given back", [2]string{"ALTER ROLE " + chaosRole + " NOREPLICATION", "ALTER ROLE " + chaosRole + " REPLICATION"},
+			[2]string{"REVOKE REPLICATION SLAVE ON *.* FROM '%s'@'%%'", "GRANT REPLICATION SLAVE ON *.* TO '%s'@'%%'"}),
 	}
 }
 

@@ -57,11 +57,18 @@ func (w *truth) judge(states map[string]string, windows []faultWindow) *verdict 
 			}
 		}
 		check.Row(row)
+		if w.copied && r.kind == "DISPATCH_JOB" {
+			row.ID = copyMark + r.id
+			if row.Lane != "" {
+				row.Lane = copyMark + row.Lane
+			}
+			check.Row(row)
+		}
 	}
 	latest := map[string]time.Time{}
 	for _, a := range w.arrivals {
 		check.Arrive(checker.Arrival{ID: a.id, At: a.at, Sum: a.sum})
-		if w.rows[a.id] == nil {
+		if w.rows[strings.TrimPrefix(a.id, copyMark)] == nil {
 			v.ghosts = append(v.ghosts, a.id)
 		}
 		before, is := latest[a.id]

@@ -21,6 +21,7 @@ type chaosReceiver struct {
 	truth    *truth
 	behave   atomic.Pointer[sinktest.Script] // a fault; Answer{} lets it answer as always
 	forgiven atomic.Bool                     // poison is accepted
+	copyDown atomic.Bool                     // the second destination answers 503
 	dropped  atomic.Pointer[string]          // a row that is planted as lost: accepted, and not noted
 }
 
@@ -42,6 +43,17 @@ func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
 		}
 	}
 	return a
+}
+
+// takeCopy is the second destination of the jobs.
+func (c *chaosReceiver) takeCopy(req *sinktest.Request) sinktest.Answer {
+	if c.copyDown.Load() {
+		return sinktest.Answer{Status: http.StatusServiceUnavailable}
+	}
+	for _, it := range req.Items {
+		c.truth.accept(copyMark+it.ID, it.Payload, it.Replay != "")
+	}
+	return sinktest.Answer{}
 }
 
 func receiverKinds() []chaosKind {
@@ -81,6 +93,10 @@ func receiverKinds() []chaosKind {
 			}
 			return sinktest.Answer{}
 		}),
+		{name: "destination of a route dead", least: short, most: 6 * time.Second, inject: func(c *chaos, _ *rand.Rand) func() {
+			c.to.copyDown.Store(true)
+			return func() { c.to.copyDown.Store(false) }
+		}},
 		kind("has another in its place", always(sinktest.Answer{Status: http.StatusServiceUnavailable, Body: []byte("<html>maintenance</html>")})),
 		kind("echoes its secrets", func(req *sinktest.Request, _ uint64) sinktest.Answer {
 			return sinktest.Answer{Status: http.StatusServiceUnavailable, Body: fmt.Appendf(nil, `{"error": %q}`, req.Header.Get("Authorization"))}

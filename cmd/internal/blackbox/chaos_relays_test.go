@@ -32,8 +32,19 @@ type chaosRelay struct {
 	firstTasks, lastTasks int // goroutines
 }
 
-// chaosRest is the rest of the relays' configuration.
-const chaosRest = "dispatch: {request-timeout: 2s, backoff: {initial: 50ms, max: 1s}}\n"
+// chaosConfig is the relays' configuration. The jobs have two destinations.
+const chaosConfig = `
+name: %s
+source: {url: %q}
+outboxes:
+  - {table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: platform}
+  - {table: outbox_dispatch_jobs, layout: flowcatalyst, kind: DISPATCH_JOB, routes: [{name: platform, sink: platform}, {name: copy, sink: copy}]}
+sinks:
+  platform: {type: flowcatalyst, api-base-url: %q}
+  copy: {type: webhook, url: "%s/copy"}
+dispatch: {request-timeout: 2s, backoff: {initial: 50ms, max: 1s}}
+admin: {listen: ADMIN}
+`
 
 func newChaosRelay(t testing.TB, config, database string) *chaosRelay {
 	t.Helper()

@@ -41,7 +41,7 @@ const (
 // chaosKinds are the kinds of faults that apply to a host. brief selects the short ones that every
 // run of the tests has.
 func chaosKinds(host string, brief bool) (kinds []chaosKind) {
-	for _, k := range slices.Concat(relayKinds(), networkKinds(), receiverKinds(), databaseKinds(), dataKinds(), operatorKinds()) {
+	for _, k := range slices.Concat(relayKinds(), networkKinds(), receiverKinds(), databaseKinds(), grantKinds(), mongoKinds(), dataKinds(), operatorKinds()) {
 		if k.on != nil && !k.on(host) {
 			continue
 		}
@@ -97,7 +97,7 @@ func TestFaults(t *testing.T) {
 		rate = 500
 	}
 	plan := chaosPlan{seed: seed, rate: rate, length: time.Duration(minutes * float64(time.Minute))}
-	for _, h := range servers.Chosen(hosts()) {
+	for _, h := range servers.Chosen(append(hosts(), mongoHost())) {
 		t.Run(h.name, func(t *testing.T) { runChaos(t, h, plan) })
 	}
 }
@@ -182,17 +182,19 @@ func briefSchedule(seed uint64, kinds []chaosKind) (steps []chaosStep) {
 
 func newChaos(t *testing.T, h host, plan chaosPlan) *chaos {
 	t.Helper()
-	database, server := h.start(t, nil)
-	s := sceneIn(t, h, database, chaosRest)
-	s.config = strings.Replace(s.config, "mode: stream", "mode: auto", 1)
-	w := &workload{truth: newTruth(), store: sqlChaos{s.conn}, rate: plan.rate}
+	s, server, store := chaosScene(t, h)
+	account, copies := chaosAccount(s), sinktest.NewReceiver(t)
+	s.config = fmt.Sprintf(chaosConfig, nameFor(s.database), account, s.to.URL(), copies.URL())
+	w := &workload{truth: newTruth(), store: store, rate: plan.rate}
 	c := &chaos{
-		workload: w, scene: s, host: h.name, server: server, frozen: server.(freezer), to: &chaosReceiver{truth: w.truth},
+		workload: w, scene: s, host: h.name, server: server, frozen: freezerOf(server), to: &chaosReceiver{truth: w.truth},
 		report: &chaosReport{host: h.name, seed: plan.seed, rate: plan.rate, kinds: map[string]*kindReport{}, retained: -1},
 	}
 	s.to.Script(func(req *sinktest.Request) sinktest.Answer { return c.to.answer(req) })
+	copies.Script(c.to.takeCopy)
+	c.copied = true
 	for range 2 {
-		c.relays = append(c.relays, newChaosRelay(t, s.config, database))
+		c.relays = append(c.relays, newChaosRelay(t, s.config, account))
 	}
 	within(t, testTimeout, func() string {
 		if c.leader().isLeader() {
@@ -201,6 +203,24 @@ func newChaos(t *testing.T, h host, plan chaosPlan) *chaos {
 		return "no relay leads"
 	})
 	return c
+}
+
+// chaosScene starts a server with the tables. Of a MongoDB, a scene has no conn, and an empty kind.
+func chaosScene(t *testing.T, h host) (*scene, ownServer, chaosStore) {
+	t.Helper()
+	if h.kind == nil {
+		return newMongoChaos(t)
+	}
+	database, server := h.start(t, nil)
+	s := sceneIn(t, h, database, "")
+	return s, server, sqlChaos{s.conn}
+}
+
+func freezerOf(server ownServer) freezer {
+	if set, isSet := server.(*servers.MongoSet); isSet {
+		return set.Members[0]
+	}
+	return server.(freezer)
 }
 
 // sleep lets the run go on for a while: it tends the relays and watches their size.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,7 +55,11 @@ type truth struct {
 	arrived  map[string]bool
 	newest   time.Time // when the youngest row that arrived was committed
 	replayed int       // arrivals of replays
+	copied   bool      // the jobs have a second destination
 }
+
+// copyMark begins the id of what arrives at the second destination.
+const copyMark = "copy/"
 
 // chaosArrival is an accepted row.
 type chaosArrival struct {
@@ -258,6 +261,3 @@ func (w *workload) write(ctx context.Context, rows []*chaosRow) {
 
 // errWrongRow says that the database does not take such a row.
 var errWrongRow = errors.New("the row is wrong")
-
-// megabyte is a payload's padding.
-func megabyte(n int) string { return strings.Repeat("x", n<<20) }
