@@ -98,13 +98,13 @@ func (e *diagnosis) checkOplogWindow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if first.IsZero() {
+	size, limit, err := oplogSize(ctx, e.server.db)
+	if first.IsZero() || denied(err) {
 		e.Add(subject, store.GradeAdvice, fmt.Sprintf("role %s may not read the oplog: the size of the retained log is unknown and not limited", e.source.stream.user),
 			"-- in mongosh, as an administrator", grant(ctx, e.server.db, e.source.stream.user, "read", "local"))
 		return nil
 	}
 
-	size, limit, err := oplogSize(ctx, e.server.db)
 	if err != nil {
 		return fmt.Errorf("read oplog size: %w", err)
 	}

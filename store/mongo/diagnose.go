@@ -133,6 +133,12 @@ func (c *checker) unsettledIndex(ctx context.Context, t *table) error {
 		return nil
 	}
 
+	database, collection := t.collection.Database().Name(), t.collection.Name()
+	if lacks := c.rights.lacks(database, collection, []string{"listIndexes"}); len(lacks) > 0 {
+		c.Add(store.GradeAdvice, fmt.Sprintf("user %s lacks listIndexes on %s: its indexes are not checked", c.rights.user, t.path()),
+			c.rights.grant(c.store, c.conn.db.Name(), privilegeOn(database, collection, lacks...))...)
+		return nil
+	}
 	serves, err := t.indices(ctx, func(spec bson.Raw) bool {
 		fields, _ := spec.Lookup("key").Document().Elements()
 		return len(fields) > 0 && slices.Contains(state, fields[0].Key())

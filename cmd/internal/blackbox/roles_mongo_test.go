@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -128,4 +129,75 @@ func TestMongoReader(t *testing.T) {
 		}
 		expectStop(t, r)
 	})
+}
+
+// mongoPrivilege is one action of a role in roles.js.
+type mongoPrivilege struct {
+	roleIn, role, action string
+	resource             bson.M
+}
+
+// privileges lists all actions of the roles in roles.js, except those that create collections and those on
+// the second outbox.
+func (s *mongoScene) privileges() (list []mongoPrivilege) {
+	s.t.Helper()
+	roleIn, role := "", ""
+	for line := range strings.Lines(s.deployed("roles.js")) {
+		if m := regexp.MustCompile(`getSiblingDB\("(.*?)"\).createRole\({role: "(.*?)"`).FindStringSubmatch(line); m != nil {
+			roleIn, role = m[1], m[2]
+		}
+		m := regexp.MustCompile(`{resource: {(?:db: "(.*?)", collection: "(.*?)"|cluster: true)}, actions: \[(.*?)\]`).FindStringSubmatch(line)
+		if m == nil || role == "relay_make" || m[2] == "outbox_dispatch_jobs" { // as the other outbox
+			continue
+		}
+		resource := bson.M{"db": m[1], "collection": m[2]}
+		if m[1] == "" {
+			resource = bson.M{"cluster": true}
+		}
+		for _, action := range regexp.MustCompile(`\w+`).FindAllString(m[3], -1) {
+			list = append(list, mongoPrivilege{roleIn, role, action, resource})
+		}
+	}
+	return list
+}
+
+// Without any one action of roles.js, doctor names it with the statement that grants it. With all of
+// them it has no fault, and the relay works.
+func TestMongoEachPrivilegeIsNamed(t *testing.T) {
+	t.Parallel()
+	chooseMongo(t)
+	set := servers.StartMongo(t, 1, nil)
+	set.Auth()
+	s := mongoSceneIn(t, set.Database(), "")
+	mongosh(t, s.db, s.deployed("roles.js"), "canary")
+	s.config = strings.Replace(s.config, fmt.Sprintf("%q", s.database), fmt.Sprintf("%q, stream-url: %q", s.as("relay", "canary"), s.as("relay_stream", "canary")), 1)
+	s.config = strings.Replace(s.config, "flowcatalyst: {", "flowcatalyst: {retention: 1h, ", 1)
+	file := configFile(t, s.config)
+	if _, stderr, code := command(t, nil, "init", "-c", file); code != 0 {
+		t.Fatalf("init: %s", stderr)
+	}
+	all := s.privileges()
+	if len(all) < 20 {
+		t.Fatalf("roles.js has %d actions", len(all))
+	}
+	for _, p := range all {
+		change := func(command string) {
+			set.Run(p.roleIn, bson.D{{Key: command, Value: p.role}, {Key: "privileges", Value: bson.A{bson.M{"resource": p.resource, "actions": bson.A{p.action}}}}})
+		}
+		change("revokePrivilegesFromRole")
+		d := diagnose(t, s.config)
+		said := d.complaints()
+		grants := regexp.MustCompile(`createRole\(|grantPrivilegesToRole\(|grantRolesToUser\(`).MatchString(said)
+		if named := p.role == "relay_stream" || strings.Contains(said, p.action); !grants || !named { // the stream's grants are roles of the server
+			t.Errorf("%s without %s on %v: doctor names no statement: %s", p.role, p.action, p.resource, said)
+		}
+		change("grantPrivilegesToRole")
+	}
+	if d, text, code := doctor(t, s.config); code != 0 || d.complaints() != "" {
+		t.Errorf("with all privileges: exit code %d, want 0:\n%s", code, text)
+	}
+	r := s.run()
+	s.load(10)
+	s.expectSet()
+	expectStop(t, r)
 }
