@@ -134,7 +134,7 @@ func (c *accountScene) rights() (list []grant) {
 	who := "'" + c.relay + "'@'%'"
 	own := map[string]string{
 		"meta": "SELECT", "leader": "SELECT INSERT UPDATE", "marker": "SELECT INSERT UPDATE",
-		"record": "SELECT INSERT UPDATE DELETE", "queue": "SELECT INSERT DELETE",
+		"record": "SELECT INSERT UPDATE DELETE", "queue": "SELECT INSERT DELETE", "replay": "SELECT INSERT DELETE",
 	}
 	both := func(what, on, who string) {
 		list = append(list, grant{"REVOKE " + what + " ON " + on + " FROM " + who, "GRANT " + what + " ON " + on + " TO " + who + ";"})
