@@ -30,7 +30,7 @@ func watchingAssembler(t *testing.T) *assembler {
 	}
 	tb.outboxes = append(tb.outboxes, columns)
 	a := newAssembler(newTables(nil), nil, "relay", 3, 1<<20)
-	a.watch = &watch{tables: map[uint32]*watchedTable{7: tb}, byName: map[string]*watchedTable{}, resolve: func(name string) (uint32, error) {
+	a.watch = &watch{tables: map[uint32]*watchedTable{7: tb}, byName: map[string]*watchedTable{}, absent: map[string]time.Time{}, resolve: func(name string, _ time.Duration) (uint32, error) {
 		if name == "public.box" || name == `public."box, old: y"` {
 			return 7, nil
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
 
@@ -164,12 +165,20 @@ type watchedTable struct {
 
 // watch finds the watched tables of a stream.
 type watch struct {
-	resolve func(name string) (oid uint32, err error)
+	resolve func(name string, wait time.Duration) (oid uint32, err error)
 	tables  map[uint32]*watchedTable
 	byName  map[string]*watchedTable // nil is another table
+	absent  map[string]time.Time     // names without a table: when they were asked for
 	number  store.Txn                // of transactions
 	row     textRow
 }
+
+// The log shows a new table before a query does, as long as its transaction is committing. So a
+// name without a table is asked for again for visibleWait, and then once in nameInterval.
+const (
+	visibleWait  = 500 * time.Millisecond
+	nameInterval = time.Second
+)
 
 // maxWatchedNames bounds the names in memory, because temporary tables have ever new ones.
 const maxWatchedNames = 10_000
@@ -179,33 +188,53 @@ const maxWatchedNames = 10_000
 const rootSQL = `SELECT coalesce(pg_partition_root(c)::oid, c::oid, 0) FROM to_regclass($1) c`
 
 func (s *Source) newWatch(ctx context.Context) *watch {
-	w := &watch{tables: map[uint32]*watchedTable{}, byName: map[string]*watchedTable{}}
+	w := &watch{tables: map[uint32]*watchedTable{}, byName: map[string]*watchedTable{}, absent: map[string]time.Time{}}
 	for _, t := range s.watched {
 		w.tables[t.oid], w.byName[t.name] = t, t
 	}
-	w.resolve = func(name string) (oid uint32, err error) {
-		err = s.control.retryOnce(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, rootSQL, name).Scan(&oid) })
-		if err != nil {
-			return 0, fmt.Errorf("look up table %s: %w", name, pgstore.Explain(err))
+	w.resolve = func(name string, limit time.Duration) (oid uint32, err error) {
+		wait := backoff.Doubling{Min: time.Millisecond, Max: 50 * time.Millisecond}
+		for began := time.Now(); ; {
+			err = s.control.retryOnce(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, rootSQL, name).Scan(&oid) })
+			if err != nil {
+				return 0, fmt.Errorf("look up table %s: %w", name, pgstore.Explain(err))
+			}
+			if oid != 0 || time.Since(began) >= limit {
+				return oid, nil
+			}
+			if err := wait.Wait(ctx); err != nil {
+				return 0, err
+			}
 		}
-		return oid, nil
 	}
 	return w
 }
 
 // find returns the table of a name, as the log quotes it, or nil. It asks the server once for
-// each name.
+// each name of a table.
 func (w *watch) find(name []byte) (*watchedTable, error) {
 	if t, known := w.byName[string(name)]; known {
 		return t, nil
 	}
-	oid, err := w.resolve(string(name))
+	wait := visibleWait
+	if at, absent := w.absent[string(name)]; absent {
+		if wait = 0; time.Since(at) < nameInterval {
+			return nil, nil
+		}
+	}
+	oid, err := w.resolve(string(name), wait)
 	if err != nil {
 		return nil, err
 	}
-	if len(w.byName) >= maxWatchedNames {
+	if len(w.byName)+len(w.absent) >= maxWatchedNames {
 		clear(w.byName)
+		clear(w.absent)
 	}
+	if oid == 0 {
+		w.absent[string(name)] = time.Now()
+		return nil, nil
+	}
+	delete(w.absent, string(name))
 	t := w.tables[oid]
 	w.byName[string(name)] = t
 	return t, nil

@@ -238,6 +238,8 @@ func stateText(s *admin.RelayStatus) string {
 		ready = "not ready"
 	}
 	switch {
+	case s.Shadow != nil:
+		return ready + ", watching another processor"
 	case s.IsLeader:
 		return fmt.Sprintf("%s, leading in epoch %d", ready, s.Epoch)
 	case s.Leader != "":
