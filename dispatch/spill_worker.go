@@ -15,6 +15,17 @@ const maxSpillRows = 5000
 // search visits all lanes.
 const excessScanInterval = 50 * time.Millisecond
 
+// While the buffer has room, no row is spilled in a hurry: it would take the processors from rows that are
+// delivered, for example by other routes of the outbox. So a statement spills few rows, and the next one
+// begins after a rest of restFactor times its duration, within bounds. In a rest other legs of the rows
+// end, so that one record tells it.
+const (
+	gentleRows   = 50
+	restFactor   = 4
+	minSpillRest = 20 * time.Millisecond
+	maxSpillRest = 100 * time.Millisecond
+)
+
 // spillRetryInterval is the minimum time between two tries to spill unspillable rows.
 const spillRetryInterval = time.Minute
 
@@ -72,6 +83,7 @@ func (d *Dispatcher) Spill(all bool) {
 	d.mu.Lock()
 	d.spill.retryUnspillable(time.Now())
 	d.core.spillForLog(all)
+	d.spill.hurries = true
 	d.mu.Unlock()
 	notify(d.toSpill)
 }
@@ -88,7 +100,10 @@ func (d *Dispatcher) notifySpill() {
 type spillWorker struct {
 	d                   *Dispatcher
 	lastScan, lastRetry time.Time // of rows to spill, and of unspillable rows
+	rest                time.Time // until when rows are not spilled unless they are urgent
+	resting             bool      // rows wait for the end of the rest
 	reported            bool      // the observer knows of unspillable rows
+	hurries             bool      // the rows to spill hold the database's log
 }
 
 // excess spills lanes until half the buffer is free, once per excessScanInterval; see SpillExcess.
@@ -133,19 +148,44 @@ func (w *spillWorker) run(ctx context.Context) error {
 		if worked {
 			continue
 		}
-		if err := await(ctx, w.d.toSpill, time.Time{}); err != nil {
+		wake := time.Time{}
+		if w.resting {
+			wake = w.rest
+		}
+		if err := await(ctx, w.d.toSpill, wake); err != nil {
 			return err
 		}
 	}
 }
 
-func (w *spillWorker) spillBatch(ctx context.Context) (bool, error) {
+// next returns the rows to spill now. It sets resting if rows wait for the end of the rest.
+func (w *spillWorker) next(now time.Time) []store.Item {
 	w.d.mu.Lock()
-	items := w.d.core.spill.Next(maxSpillRows)
-	w.d.mu.Unlock()
+	defer w.d.mu.Unlock()
+	c := w.d.core
+	waiting := c.spill.Counts().Waiting > 0
+	w.hurries = w.hurries && waiting
+	urgent := w.hurries || c.ended || c.bufferedRows() >= c.cfg.BufferRows
+	w.resting = waiting && !urgent && now.Before(w.rest)
+	switch {
+	case w.resting:
+		return nil
+	case urgent:
+		return c.spill.Next(maxSpillRows)
+	}
+	return c.spill.Next(gentleRows)
+}
+
+func (w *spillWorker) spillBatch(ctx context.Context) (bool, error) {
+	began := time.Now()
+	items := w.next(began)
 	if len(items) == 0 {
 		return false, nil
 	}
+	defer func() {
+		ended := time.Now()
+		w.rest = ended.Add(min(maxSpillRest, max(minSpillRest, restFactor*ended.Sub(began))))
+	}()
 	n := len(items)
 	refused, err := bisectRefused(items, func(items []store.Item) ([]bool, error) {
 		_, err := w.d.retry(ctx, "spill", func() error { return w.d.opt.Store.Spill(ctx, w.d.opt.Epoch, items) })

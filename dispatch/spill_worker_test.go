@@ -85,3 +85,62 @@ func TestSpilledLanesReturnWithReceiver(t *testing.T) {
 		}
 	})
 }
+
+// While the buffer has room, rows are spilled in small statements with a rest between them. A full
+// buffer and a log at its limit wait for no rest.
+func TestSpillsRestWhileTheBufferHasRoom(t *testing.T) {
+	const rows = 8 * gentleRows
+	for name, tt := range map[string]struct {
+		buffer int
+		begin  func(d *Dispatcher)
+		gentle bool
+	}{
+		"room": {rows + 1, func(d *Dispatcher) { d.SpillExcess(true) }, true},
+		"full": {rows, func(d *Dispatcher) { d.SpillExcess(true) }, false},
+		"log":  {10 * rows, func(d *Dispatcher) { d.Spill(true) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.BufferRows = tt.buffer
+			drive(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+				k.set(func() { k.answer = always(sink.Unavailable) })
+				var reported counter
+				add(t, d, &reported, rowsWithSeq(1, numberedRows("a", rows)))
+				k.advance(time.Second)
+				tt.begin(d)
+				if !tt.gentle {
+					k.advance(minSpillRest / 2)
+					k.expect(t, "rows spilled", len(k.items), rows)
+					return
+				}
+				for n := gentleRows; n <= rows; n += gentleRows {
+					k.advance(minSpillRest / 2)
+					k.expect(t, "rows spilled, statements", []int{len(k.items), k.statements}, []int{n, n / gentleRows})
+					k.advance(minSpillRest / 2)
+				}
+			})
+		})
+	}
+}
+
+// The end spills the rows that only the log has without a rest.
+func TestEndSpillsWithoutARest(t *testing.T) {
+	const rows = 4 * gentleRows
+	cfg := DefaultConfig()
+	cfg.BufferRows = rows + 1
+	logOnly := func(k *fakeBackend, opt *Options) { k.keepsContent, opt.LogOnly = true, map[string]bool{"events": true} }
+	driveWith(t, cfg, logOnly, func(k *fakeBackend, d *Dispatcher, end func(error) error) {
+		k.set(func() { k.answer = always(sink.Unavailable) })
+		var reported counter
+		add(t, d, &reported, rowsWithSeq(1, numberedRows("a", rows)))
+		k.advance(time.Second)
+		d.SpillExcess(true)
+		began := time.Now()
+		if err := end(nil); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); len(k.items) != rows || took >= minSpillRest {
+			t.Errorf("%d rows are spilled after %s", len(k.items), took)
+		}
+	})
+}
