@@ -86,7 +86,7 @@ func TestCompletion(t *testing.T) {
 		words []string
 		want  string // separated by commas; "…" stands for any others
 	}{
-		{[]string{""}, "actions,bench,checkpoint,completion,config,deadletters,doctor,explain,init,lanes,quickstart,reload,replay,routes,run,shadow,status,tap,version"},
+		{[]string{""}, "actions,bench,checkpoint,completion,config,deadletters,doctor,explain,init,lanes,quickstart,reload,replay,routes,run,shadow,status,tap,verify,version"},
 		{[]string{"con"}, "config"},
 		{[]string{"config", ""}, "check,docs,schema,test"},
 		{[]string{"config", "ch"}, "check"},

@@ -50,6 +50,7 @@ type commandLine struct {
 	Reload      reloadCommand      `cmd:"" help:"Make the running relay read its configuration again."`
 	Status      statusCommand      `cmd:"" help:"Show the status of the running relay; exits with 1 if it is not ready."`
 	Explain     explainCommand     `cmd:"" help:"Show the life of one row: why it waits, its attempts, its outcome."`
+	Verify      verifyCommand      `cmd:"" help:"Prove what arrived: compare the outbox with the receipts of its receiver."`
 	Lanes       laneCommands       `cmd:"" help:"List the lanes of the running relay, and retry, skip, pause or resume one."`
 	Routes      routeCommands      `cmd:"" help:"List the routes of the running relay, and pause or resume one."`
 	Deadletters deadLetterCommands `cmd:"" help:"List FAILED rows, and requeue or discard them."`

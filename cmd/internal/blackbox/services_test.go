@@ -167,9 +167,10 @@ func fences(t *testing.T, page, language string) (all []string) {
 
 // service is a running service of a language.
 type service struct {
-	t       *testing.T
-	address string
-	client  http.Client
+	t        *testing.T
+	address  string
+	client   http.Client
+	receipts string // the file that POST /receipt appends to
 }
 
 // startService builds and starts a service. It ends with the test.
@@ -191,6 +192,8 @@ func startService(t *testing.T, l *language) *service {
 	}
 
 	cmd := l.command(t, dir)
+	receipts := filepath.Join(dir, "receipts.jsonl")
+	cmd.Env = append(cmd.Environ(), "RECEIPTS="+receipts)
 	cmd.Stderr = &strings.Builder{}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -203,7 +206,7 @@ func startService(t *testing.T, l *language) *service {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s := &service{t: t, client: http.Client{Timeout: time.Minute, Transport: &http.Transport{}}}
+	s := &service{t: t, receipts: receipts, client: http.Client{Timeout: time.Minute, Transport: &http.Transport{}}}
 	port, err := bufio.NewReader(out).ReadString('\n')
 	t.Cleanup(func() {
 		s.client.CloseIdleConnections()

@@ -58,6 +58,7 @@ func TestServices(t *testing.T) {
 			t.Run(l.name, func(t *testing.T) {
 				t.Parallel()
 				s := startService(t, l)
+				s.writesReceipts()
 				for _, target := range targets {
 					target.writeWith(t, s, l)
 				}

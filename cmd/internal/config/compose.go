@@ -131,11 +131,24 @@ func (s *Sink) webhook(client string) destination {
 	return destinationOf(&c, webhook.New)
 }
 
-// kafka returns the destination of a Kafka sink.
-func (s *Sink) kafka(client string) destination {
+// Kafka returns the configuration of a Kafka sink, for another client of its topic. The sink must be
+// one of Sinks.
+func (c *Config) Kafka(sink, client string) kafka.Config {
+	s := c.Settings.Sinks[sink]
+	return s.kafkaConfig(client)
+}
+
+// kafkaConfig completes the sink's configuration.
+func (s *Sink) kafkaConfig(client string) kafka.Config {
 	c := s.Kafka
 	c.Connect(s.connection(client))
 	c.Token, c.OAuth, c.MaxRequestBytes = s.Token, s.oauth(), int(s.MaxRequestBytes)
+	return c
+}
+
+// kafka returns the destination of a Kafka sink.
+func (s *Sink) kafka(client string) destination {
+	c := s.kafkaConfig(client)
 	return destinationOf(&c, kafka.New)
 }
 

@@ -6,6 +6,7 @@ import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.net.URLDecoder;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -40,6 +41,8 @@ public class Service {
         server.setExecutor(threads);
         server.createContext("/write", x -> answer(x, Service::write));
         server.createContext("/receive", x -> answer(x, Service::receive));
+        server.createContext("/receipt", new Receipts(Path.of(System.getenv("RECEIPTS")))
+            .handler((x, body) -> new String(body, UTF_8).equals("refuse") ? 409 : 204));
         server.start();
         System.out.println(server.getAddress().getPort());
         System.in.readAllBytes();

@@ -22,6 +22,7 @@ import inbox_sqlalchemy
 import outbox_psycopg
 import outbox_pymongo
 import outbox_sqlalchemy
+import receipts
 
 making = threading.Lock()  # requests at once share what is made: functools.cache may make two
 
@@ -84,8 +85,24 @@ def receive(form):
     return inbox_pymongo.receive(client(url), kind, id, effect)
 
 
+def refuse_or_take(environ, start_response):
+    start_response("409 Conflict" if environ["wsgi.input"].read() == b"refuse" else "204 No Content", [])
+    return []
+
+
+receipted = receipts.receipts(refuse_or_take, os.environ["RECEIPTS"])
+
+
 class Handler(BaseHTTPRequestHandler):
+    def receipt(self):
+        environ = {"HTTP_" + name.upper().replace("-", "_"): value for name, value in self.headers.items()}
+        environ |= {"wsgi.input": self.rfile, "CONTENT_LENGTH": self.headers["Content-Length"]}
+        receipted(environ, lambda status, headers, exc_info=None: self.send_response(int(status[:3])))
+        self.end_headers()
+
     def do_POST(self):
+        if self.path == "/receipt":
+            return self.receipt()
         form = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
         try:
             status, text = 200, str(write(form) if self.path == "/write" else receive(form))

@@ -14,6 +14,7 @@ import * as inboxPg from "./inbox-pg.js";
 import * as outboxMongodb from "./outbox-mongodb.js";
 import * as outboxMysql2 from "./outbox-mysql2.js";
 import * as outboxPg from "./outbox-pg.js";
+import { receipts } from "./receipts.js";
 
 const kept = new Map<string, unknown>();
 
@@ -60,7 +61,10 @@ async function answer(path: string, form: URLSearchParams): Promise<unknown> {
   }
 }
 
+const receipted = receipts(process.env["RECEIPTS"]!, async (_, body) => (body.toString() === "refuse" ? 409 : 204));
+
 const server = createServer(async (request, response) => {
+  if (request.url === "/receipt") return receipted(request, response as never);
   try {
     response.end(String(await answer(request.url!, new URLSearchParams(await text(request)))));
   } catch (err) {

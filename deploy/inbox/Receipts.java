@@ -1,0 +1,60 @@
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpHandler;
+import java.io.IOException;
+import java.io.OutputStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.time.Instant;
+import java.util.HexFormat;
+
+/** Appends a receipt of each message before the receiver answers 2xx: the JDK's HTTP server. */
+public final class Receipts {
+    private final OutputStream file;
+
+    public Receipts(Path path) throws IOException {
+        file = Files.newOutputStream(path, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+    }
+
+    /** Gets a message and returns the status of the answer. */
+    public interface Receiver {
+        int receive(HttpExchange exchange, byte[] body) throws IOException;
+    }
+
+    public HttpHandler handler(Receiver next) {
+        return exchange -> {
+            try (exchange) { // without an answer the relay sends the message again
+                byte[] body = exchange.getRequestBody().readAllBytes();
+                int status = next.receive(exchange, body);
+                var headers = exchange.getRequestHeaders();
+                if (status / 100 == 2) add(headers.getFirst("webhook-id"), headers.getFirst("Sluicebox-Group"), body);
+                exchange.sendResponseHeaders(status, -1);
+            }
+        };
+    }
+
+    /** Appends a receipt. Call it once for each message of a batch, and from any other server. */
+    public void add(String id, String group, byte[] body) throws IOException {
+        String line = "{\"id\":" + quote(id) + ",\"group\":" + quote(group == null ? "" : group)
+            + ",\"at\":\"" + Instant.now() + "\",\"sum\":\"" + HexFormat.of().formatHex(sha256().digest(body)) + "\"}\n";
+        synchronized (file) {
+            file.write(line.getBytes(StandardCharsets.UTF_8)); // one write, so that receivers may share the file
+        }
+    }
+
+    // A header's value has no control characters.
+    private static String quote(String text) {
+        return '"' + text.replace("\\", "\\\\").replace("\"", "\\\"") + '"';
+    }
+
+    private static MessageDigest sha256() {
+        try {
+            return MessageDigest.getInstance("SHA-256");
+        } catch (NoSuchAlgorithmException e) {
+            throw new IllegalStateException(e); // every JDK has it
+        }
+    }
+}

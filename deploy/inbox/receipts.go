@@ -1,0 +1,62 @@
+package inbox
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"net/http"
+	"time"
+)
+
+// Receipts appends a receipt of each message to a file that was opened with O_APPEND, before the
+// receiver answers 2xx. `sluicebox verify` compares them with the outbox.
+func Receipts(file io.Writer, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		to := &receipted{ResponseWriter: w, add: func() error {
+			return AddReceipt(file, r.Header.Get("webhook-id"), r.Header.Get("Sluicebox-Group"), body)
+		}}
+		next.ServeHTTP(to, r)
+		to.WriteHeader(http.StatusOK) // if the handler wrote nothing
+	})
+}
+
+// AddReceipt appends a receipt. Call it once for each message of a batch.
+func AddReceipt(file io.Writer, id, group string, body []byte) error {
+	sum := sha256.Sum256(body)
+	line, err := json.Marshal(map[string]string{"id": id, "group": group, "at": time.Now().UTC().Format(time.RFC3339Nano), "sum": hex.EncodeToString(sum[:])})
+	if err == nil {
+		_, err = file.Write(append(line, '\n')) // one write, so that receivers may share the file
+	}
+	return err
+}
+
+// receipted is a ResponseWriter that adds the receipt before the status.
+type receipted struct {
+	http.ResponseWriter
+	add     func() error
+	written bool
+}
+
+func (w *receipted) WriteHeader(status int) {
+	if w.written {
+		return
+	}
+	w.written = status >= 200
+	if status >= 200 && status < 300 && w.add() != nil {
+		status = http.StatusInternalServerError // the relay sends the message again
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *receipted) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.ResponseWriter.Write(p)
+}
