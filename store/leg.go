@@ -197,8 +197,9 @@ type LegRow struct {
 	Done    []string // they delivered the row, or need not
 	Failed  []string // each has a FAILED record
 	Spilled []string // each has a copy among the spilled rows
-	// Again are the legs that are to deliver the row, also if their marks have passed it: it was set
-	// back. Those that are FAILED are being requeued, and the row may be set back for them already.
+	// Again are the legs that are to deliver the row, also if their marks have passed it or it is settled:
+	// it was set back, or it has its outcome without them. Those that are FAILED are being requeued, and the
+	// row may be set back for them already.
 	Again []string
 	// Discarded are the legs whose FAILED record was discarded. They have ended, and the status of
 	// the row does not depend on them any more.

@@ -2,6 +2,7 @@ package legs
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -31,6 +32,64 @@ func TestLegThatBecameOptional(t *testing.T) {
 	r.want("2", store.Completed, "")
 	if len(r.rows) > 0 {
 		t.Error("a join is left in memory")
+	}
+}
+
+// TestLegThatBecameRequired: a row that is COMPLETED without a leg, because its route was optional, is delivered
+// by the leg nevertheless. A row that somebody else settles is not.
+func TestLegThatBecameRequired(t *testing.T) {
+	for _, c := range []struct {
+		routes, first string
+		settled       bool
+		want          store.ClaimResult
+	}{
+		{"a b?", "end", true, store.Claimed},
+		{"a b?", "spill", true, store.Claimed},
+		{"a b", "spill", false, store.AlreadySettled},
+	} {
+		r := newRig(t, c.routes)
+		r.begin("1", Row{})
+		steps := []func(){func() { r.end("a", "1") }, func() { r.spill("b", "1") }}
+		if c.first == "spill" {
+			slices.Reverse(steps)
+		}
+		for _, do := range steps {
+			do()
+		}
+		if got := r.tables.status("1").Settled(); got != c.settled {
+			t.Fatalf("%s: settled %t", c.routes, got)
+		}
+		r.tables.set("1", store.Completed)
+		r.tables.box.Routes[1].Optional = false
+		r.reopen(r.tables.box)
+		if got := r.claim("b", "1").Result; got != c.want {
+			t.Errorf("%s, %s first: the claim is answered with %v, want %v", c.routes, c.first, got, c.want)
+		}
+		if c.want == store.Claimed {
+			r.end("b*", "1")
+			r.want("1", store.Completed, "")
+		}
+	}
+}
+
+// TestSoleLegThatBecameOptional: no outcome tells which legs a row has, so a leg whose route becomes optional
+// gets the rows behind its mark again. It misses none, and each becomes COMPLETED once.
+func TestSoleLegThatBecameOptional(t *testing.T) {
+	r := newRig(t, "a")
+	r.begin("1", Row{})
+	r.begin("2", Row{})
+	r.claim("a", "2")
+	r.end("a", "2")
+	r.tables.box.Routes[0].Optional = true
+	r.reopen(r.tables.box)
+	r.wantBegin(r.begin("1", Row{}), "a")
+	r.wantBegin(r.begin("2", Row{Settled: true}), "a")
+	for _, id := range []string{"1", "2"} {
+		if got := r.claim("a", id).Result; got != store.Claimed {
+			t.Errorf("row %s: the claim is answered with %v", id, got)
+		}
+		r.end("a", id)
+		r.want(id, store.Completed, "")
 	}
 }
 

@@ -21,6 +21,9 @@ func (p *plan) dropsSettled(matched store.LegSet, leg int) bool {
 	return !anyOf && legs.Has(leg)
 }
 
+// drops is plan.dropsSettled, unless the row was settled without the leg before its route was required.
+func (j *join) drops(p *plan, leg int) bool { return p.dropsSettled(j.matched, leg) && !j.again.Has(leg) }
+
 func (p *plan) names(legs store.LegSet) (names []string) {
 	for i := range legs.All() {
 		names = append(names, p.box.Routes[i].Name)
@@ -50,8 +53,8 @@ type join struct {
 	unmarked  bool      // no mark covers the row, so that each end is recorded
 	behind    bool      // the record does not say what the join knows
 
-	// again are the legs that are to deliver the row whatever their marks, and the FAILED ones whose
-	// requeue is under way; see store.LegRow.
+	// again are the legs that are to deliver the row whatever their marks and its status, and the FAILED
+	// ones whose requeue is under way; see store.LegRow.
 	again store.LegSet
 }
 
@@ -68,7 +71,7 @@ func (j *join) enter(p *plan, r *Row) {
 	if r.Settled {
 		j.settled = true
 		for i := range waiting.All() {
-			if p.dropsSettled(j.matched, i) {
+			if j.drops(p, i) {
 				j.done = j.done.With(i)
 			}
 		}
@@ -146,7 +149,7 @@ func (j *join) record(p *plan, row store.Ref) *store.LegRow {
 	}
 	rec := &store.LegRow{
 		Ref: row, Matched: p.names(j.matched), Done: p.names(j.done), Failed: p.names(j.failed), Spilled: p.names(j.spilled),
-		Again: p.names(j.again & j.matched &^ (j.done | j.discarded)), Discarded: p.names(j.discarded),
+		Again: p.names((j.again | j.aside(p)) & j.matched &^ (j.done | j.discarded)), Discarded: p.names(j.discarded),
 	}
 	for i, retry := range j.retries {
 		if rec.Retries == nil {
@@ -155,6 +158,20 @@ func (j *join) record(p *plan, row store.Ref) *store.LegRow {
 		rec.Retries[p.box.Routes[i].Name] = retry
 	}
 	return rec
+}
+
+// aside returns the legs that are to deliver the row although it has its outcome. Their routes may be
+// required at the next start.
+func (j *join) aside(p *plan) (legs store.LegSet) {
+	if !j.settled && j.verdict(p) == 0 {
+		return 0
+	}
+	for i := range (j.matched &^ j.ended()).All() {
+		if !p.dropsSettled(j.matched, i) {
+			legs = legs.With(i)
+		}
+	}
+	return legs
 }
 
 // open are the legs that have the row in memory or are to get it.
@@ -284,7 +301,7 @@ func (j *join) legEnd(p *plan, leg int, o *store.Outcome, row store.Ref, after *
 	if !j.recorded && !needs && o.SpilledSeq == 0 && o.Status != store.Failed {
 		return nil
 	}
-	return &store.LegEnd{Outcome: *o, Of: row, Record: rec, Own: o.Status == store.Failed && !p.dropsSettled(j.matched, leg)}
+	return &store.LegEnd{Outcome: *o, Of: row, Record: rec, Own: o.Status == store.Failed && !j.drops(p, leg)}
 }
 
 // spill records that a leg has a copy among the spilled rows.
@@ -314,7 +331,7 @@ func (j *join) answer(p *plan, leg int, r *store.ClaimRow, at time.Time) (a stor
 	switch {
 	case !j.takes(leg):
 		return store.ClaimAnswer{Result: store.AlreadySettled}, true
-	case j.settled && !r.WantPayload && !p.dropsSettled(j.matched, leg):
+	case j.settled && !r.WantPayload && !j.drops(p, leg):
 		a.Unwritten = true
 		return a, true // the content of the row is in memory, or in a copy
 	case j.settled || r.WantPayload || j.claimedAt.IsZero() || !r.OwnClaimAt.IsZero() || at.Sub(j.claimedAt) >= claimFresh:
@@ -343,7 +360,7 @@ func (j *join) claimed(p *plan, leg int, r *store.ClaimRow, a store.ClaimAnswer,
 		a.RetryCount = j.retries[leg].Count
 	case store.AlreadySettled, store.Gone:
 		j.settled = true
-		if !p.dropsSettled(j.matched, leg) && !r.WantPayload {
+		if !j.drops(p, leg) && !r.WantPayload {
 			// Perhaps this relay settled it, before a restart. So the leg delivers it, because
 			// its content is in memory.
 			return store.ClaimAnswer{Result: store.Claimed, RetryCount: j.retries[leg].Count, Unwritten: true}

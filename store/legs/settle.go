@@ -227,7 +227,7 @@ func (c *settling) written(i int, row *store.Outcome, result store.SettleResult)
 // foundSettled records that a claim could not be given back, because the row is settled or gone.
 func (j *join) foundSettled(leg legOf, result store.SettleResult) store.SettleResult {
 	j.settled = true
-	if !leg.plan.dropsSettled(j.matched, leg.index) {
+	if !j.drops(leg.plan, leg.index) {
 		return store.Written
 	}
 	j.drop(leg.index)
