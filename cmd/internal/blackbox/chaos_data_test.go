@@ -138,7 +138,7 @@ func operatorKinds() []chaosKind {
 		}},
 		{name: "a replay", least: short, most: long, inject: func(c *chaos, _ *rand.Rand) func() {
 			c.sleep(time.Second) // so that rows are settled that it can send again
-			c.operate("replays", `{"since": %q}`, time.Now().Add(-3*time.Second).UTC().Format(time.RFC3339))
+			c.operate("replays", `{"since": %q, "outboxes": ["outbox_events", "outbox_dispatch_jobs/platform"]}`, time.Now().Add(-3*time.Second).UTC().Format(time.RFC3339))
 			return func() {}
 		}},
 	}

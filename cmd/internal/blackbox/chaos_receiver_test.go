@@ -11,10 +11,8 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
-// Marks in payloads that decide the receiver's answer.
-const (
-	poisonMark = "poison!" // 400 until it is forgiven
-)
+// poisonMark in a payload gets 400 until it is forgiven.
+const poisonMark = "poison!"
 
 // chaosReceiver answers, and notes what it accepts.
 type chaosReceiver struct {
@@ -22,7 +20,6 @@ type chaosReceiver struct {
 	behave   atomic.Pointer[sinktest.Script] // a fault; Answer{} lets it answer as always
 	forgiven atomic.Bool                     // poison is accepted
 	copyDown atomic.Bool                     // the second destination answers 503
-	dropped  atomic.Pointer[string]          // a row that is planted as lost: accepted, and not noted
 }
 
 func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
@@ -37,9 +34,7 @@ func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
 	}
 	if a.Status == 0 || a.Status/100 == 2 {
 		for _, it := range req.Items {
-			if lost := c.dropped.Load(); lost == nil || *lost != it.ID {
-				c.truth.accept(it.ID, it.Payload, it.Replay != "" || req.Header.Get("Sluicebox-Replay") != "")
-			}
+			c.truth.accept(it.ID, it.Payload, it.Replay != "")
 		}
 	}
 	return a

@@ -1,6 +1,7 @@
 package blackbox
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -258,8 +259,10 @@ func (c *chaos) measureLog() {
 	if !c.scene.kind.postgres {
 		return
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // the database may be frozen
+	defer cancel()
 	var n int64
-	if c.conn.row("SELECT coalesce(max(pg_current_wal_lsn() - restart_lsn), 0)::bigint FROM pg_replication_slots").Scan(&n) == nil {
+	if c.conn.QueryRowContext(ctx, "SELECT coalesce(max(pg_current_wal_lsn() - restart_lsn), 0)::bigint FROM pg_replication_slots").Scan(&n) == nil {
 		c.report.retained = max(c.report.retained, n)
 	}
 }
