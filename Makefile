@@ -85,7 +85,7 @@ leader: have-go ## kill, stop, freeze and cut off the leader of two relays N tim
 # SEED=0 draws a seed. RATE is in rows a second, KINDS selects faults ("relay killed,network cut"), and
 # REPORT=deploy/faults.md writes the section of the database.
 faults: have-go ## run two relays under load and faults from SEED for MINUTES (5) on DB (pg15,pg18,mysql,mariadb,mongo)
-	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(or $(DB),pg15) SLUICEBOX_TEST_MINUTES=$(or $(MINUTES),5) SLUICEBOX_TEST_SEED=$(or $(SEED),0) \
+	$(SERVERS) exec $(or $(DB),pg15) nats -- env SLUICEBOX_TEST_VERSIONS=$(or $(DB),pg15) SLUICEBOX_TEST_MINUTES=$(or $(MINUTES),5) SLUICEBOX_TEST_SEED=$(or $(SEED),0) \
 		SLUICEBOX_TEST_RATE=$(RATE) SLUICEBOX_TEST_FAULTS="$(KINDS)" SLUICEBOX_TEST_REPORT=$(abspath $(REPORT)) \
 		go test -count=1 -v -timeout 24h -run 'TestFaults$$' ./cmd/internal/blackbox
 

@@ -67,7 +67,7 @@ func (w *truth) judge(states map[string]string, windows []faultWindow) *verdict 
 	}
 	latest := map[string]time.Time{}
 	for _, a := range w.arrivals {
-		check.Arrive(checker.Arrival{ID: a.id, At: a.at, Sum: a.sum})
+		check.Arrive(checker.Arrival{ID: a.id, At: a.at, Sum: a.sum, Source: sourceOf(a.id)})
 		if w.rows[strings.TrimPrefix(a.id, copyMark)] == nil {
 			v.ghosts = append(v.ghosts, a.id)
 		}
@@ -87,6 +87,14 @@ func (w *truth) judge(states map[string]string, windows []faultWindow) *verdict 
 	}
 	v.Report = check.Report()
 	return v
+}
+
+// sourceOf is the number of the destination of an arrival.
+func sourceOf(id string) int {
+	if strings.HasPrefix(id, copyMark) {
+		return 1
+	}
+	return 0
 }
 
 // windowOf returns the latest fault that explains that a row arrived at one time and again at another.

@@ -19,7 +19,6 @@ type chaosReceiver struct {
 	truth    *truth
 	behave   atomic.Pointer[sinktest.Script] // a fault; Answer{} lets it answer as always
 	forgiven atomic.Bool                     // poison is accepted
-	copyDown atomic.Bool                     // the second destination answers 503
 }
 
 func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
@@ -42,9 +41,6 @@ func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
 
 // takeCopy is the second destination of the jobs.
 func (c *chaosReceiver) takeCopy(req *sinktest.Request) sinktest.Answer {
-	if c.copyDown.Load() {
-		return sinktest.Answer{Status: http.StatusServiceUnavailable}
-	}
 	for _, it := range req.Items {
 		c.truth.accept(copyMark+it.ID, it.Payload, it.Replay != "")
 	}
@@ -88,10 +84,6 @@ func receiverKinds() []chaosKind {
 			}
 			return sinktest.Answer{}
 		}),
-		{name: "destination of a route dead", least: short, most: 6 * time.Second, inject: func(c *chaos, _ *rand.Rand) func() {
-			c.to.copyDown.Store(true)
-			return func() { c.to.copyDown.Store(false) }
-		}},
 		kind("has another in its place", always(sinktest.Answer{Status: http.StatusServiceUnavailable, Body: []byte("<html>maintenance</html>")})),
 		kind("echoes its secrets", func(req *sinktest.Request, _ uint64) sinktest.Answer {
 			return sinktest.Answer{Status: http.StatusServiceUnavailable, Body: fmt.Appendf(nil, `{"error": %q}`, req.Header.Get("Authorization"))}

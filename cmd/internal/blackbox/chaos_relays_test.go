@@ -41,7 +41,7 @@ outboxes:
   - {table: outbox_dispatch_jobs, layout: flowcatalyst, kind: DISPATCH_JOB, routes: [{name: platform, sink: platform}, {name: copy, sink: copy}]}
 sinks:
   platform: {type: flowcatalyst, api-base-url: %q}
-  copy: {type: webhook, url: "%s/copy"}
+  copy: {%s}
 dispatch: {request-timeout: 2s, backoff: {initial: 50ms, max: 1s}}
 admin: {listen: ADMIN}
 `

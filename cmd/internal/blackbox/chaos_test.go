@@ -23,6 +23,7 @@ type chaos struct {
 	server ownServer
 	frozen freezer
 	to     *chaosReceiver
+	copies *copies
 	relays []*chaosRelay
 
 	windows []faultWindow
@@ -42,7 +43,7 @@ const (
 // chaosKinds are the kinds of faults that apply to a host. brief selects the short ones that every
 // run of the tests has.
 func chaosKinds(host string, brief bool) (kinds []chaosKind) {
-	for _, k := range slices.Concat(relayKinds(), networkKinds(), receiverKinds(), databaseKinds(), grantKinds(), mongoKinds(), dataKinds(), operatorKinds()) {
+	for _, k := range slices.Concat(relayKinds(), networkKinds(), receiverKinds(), databaseKinds(), grantKinds(), mongoKinds(), brokerKinds(), dataKinds(), operatorKinds()) {
 		if k.on != nil && !k.on(host) {
 			continue
 		}
@@ -184,16 +185,15 @@ func briefSchedule(seed uint64, kinds []chaosKind) (steps []chaosStep) {
 func newChaos(t *testing.T, h host, plan chaosPlan) *chaos {
 	t.Helper()
 	s, server, store := chaosScene(t, h)
-	account, copies := chaosAccount(s), sinktest.NewReceiver(t)
-	s.config = fmt.Sprintf(chaosConfig, nameFor(s.database), account, s.to.URL(), copies.URL())
 	w := &workload{truth: newTruth(), store: store, rate: plan.rate}
 	c := &chaos{
 		workload: w, scene: s, host: h.name, server: server, frozen: freezerOf(server), to: &chaosReceiver{truth: w.truth},
 		report: &chaosReport{host: h.name, seed: plan.seed, rate: plan.rate, kinds: map[string]*kindReport{}, retained: -1},
 	}
 	s.to.Script(func(req *sinktest.Request) sinktest.Answer { return c.to.answer(req) })
-	copies.Script(c.to.takeCopy)
-	c.copied = true
+	c.copies, c.copied = c.newCopies(plan.brief), true
+	account := chaosAccount(s)
+	s.config = fmt.Sprintf(chaosConfig, nameFor(s.database), account, s.to.URL(), c.copies.sink)
 	for range 2 {
 		c.relays = append(c.relays, newChaosRelay(t, s.config, account))
 	}
@@ -343,6 +343,7 @@ func (c *chaos) drain(last bool) {
 		c.sleep(100 * time.Millisecond)
 	}
 	c.report.drained = max(c.report.drained, time.Since(began))
+	c.readCopies()
 	v := c.judge(states, c.windows)
 	c.report.add(v)
 	c.report.replayed = c.replayed

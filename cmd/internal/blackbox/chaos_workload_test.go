@@ -116,14 +116,21 @@ func (w *truth) commit(rows []*chaosRow) {
 
 // accept notes an accepted item of the receiver.
 func (w *truth) accept(id string, body []byte, replay bool) {
-	sum := sumOf(body)
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	if replay {
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		w.replayed++
 		return
 	}
-	w.arrivals = append(w.arrivals, chaosArrival{id, sum, time.Now()})
+	w.acceptAt(id, body, time.Now())
+}
+
+// acceptAt is accept for what arrived earlier.
+func (w *truth) acceptAt(id string, body []byte, at time.Time) {
+	sum := sumOf(body)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.arrivals = append(w.arrivals, chaosArrival{id, sum, at})
 	w.arrived[id] = true
 	if r := w.rows[id]; r != nil && r.committed.After(w.newest) {
 		w.newest = r.committed
