@@ -99,11 +99,11 @@ func (r *chaosReport) markdown() string {
 // faultsHead is the beginning of the page.
 const faultsHead = `# Faults from a seed
 
-` + "`make faults`" + ` runs two relays, eight writers and a receiver, and draws faults from a seed. Every few faults all
-of them end, everything has to be drained within 60 s, and an oracle joins what was committed, what arrived, and what the
-tables say. Recovered is the time from the end of a fault until a row arrives that was committed
-then, and none waits for 0.5 s. Rows that arrived again are counted at
-the fault that ran when they had arrived before.
+` + "`make faults`" + ` runs two relays, eight writers and a receiver, and draws faults from a seed.
+After every ten, everything has to be drained within 60 s, and an oracle joins what was committed, what arrived, and what the
+tables say. Recovered is the time from the end of a fault until a row that was
+committed then arrives, and none has waited for more than 0.5 s. Rows that arrived again are counted at the fault that ran when
+they had arrived before. Of two faults at once, each counts all of it.
 
 `
 

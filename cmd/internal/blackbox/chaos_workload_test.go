@@ -220,8 +220,8 @@ func (w *workload) writer(ctx context.Context, n int, rnd *rand.Rand) {
 // pause stops the writers between two transactions until resume.
 func (w *workload) pause() {
 	w.stopped.Store(true)
-	w.busy.Lock() // waits for open transactions
-	w.busy.Unlock()
+	w.busy.Lock()
+	defer w.busy.Unlock() // it has waited for open transactions
 }
 
 func (w *workload) resume() { w.stopped.Store(false) }

@@ -29,6 +29,8 @@
 //	freezes, in sets of one and three             TestMongoThePrimary               30
 //	leader of two relays killed, stopped, frozen  TestMongoTwoRelays                30
 //
+// TestFaults draws faults from a seed for some minutes; make faults runs it, and names its variables.
+//
 // TestABlockedGroupIsSpilled is worth a run with SLUICEBOX_TEST_ROWS=1000000: its group is
 // larger than the buffer, and kills and crashes happen while it is spilled.
 package blackbox
