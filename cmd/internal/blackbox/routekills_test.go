@@ -48,8 +48,10 @@ func routesUnderKills(t *testing.T, mode string, usual int) {
 			all = append(all, s.killBetweenOutcomes(r, kill))
 			r = start(s.t, s.config)
 		}
+		killed := time.Since(began)
 		hooks.dead.Store(false) // also after a single kill
 		wait()
+		s.t.Logf("%d rows were written in %s, under %d kills within %s", rows, time.Since(began).Round(time.Second), kills, killed.Round(time.Second))
 		if early > 0 {
 			s.t.Errorf("%d rows were COMPLETED before a required route had them", early)
 		}
