@@ -135,7 +135,7 @@ func (p *program) relayRows(ctx context.Context, reg *prometheus.Registry, relay
 	if err != nil {
 		return err
 	}
-	end, err := p.supervise(ctx)
+	end, err := supervise(ctx, p.log, notify.Service{Ready: p.relay.Working, Status: p.summary, Ping: p.relay.Ping})
 	if err == nil {
 		err = relay(running)
 		end()
@@ -250,9 +250,9 @@ func InitScript(cfg *config.Config) (string, error) {
 	return db.store.Script(), nil
 }
 
-// supervise reports the relay's state to the service manager, if any, until end is
+// supervise reports the state of a service to the service manager, if any, until end is
 // called.
-func (p *program) supervise(ctx context.Context) (end func(), err error) {
+func supervise(ctx context.Context, log *slog.Logger, of notify.Service) (end func(), err error) {
 	manager, err := notify.New()
 	if err != nil {
 		return nil, err
@@ -260,10 +260,8 @@ func (p *program) supervise(ctx context.Context) (end func(), err error) {
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		manager.Run(ctx, ended, notify.Service{
-			Ready: p.relay.Working, Status: p.summary, Ping: p.relay.Ping,
-			OnError: func(err error) { p.log.Warn("sd_notify failed", "error", err) },
-		})
+		of.OnError = func(err error) { log.Warn("sd_notify failed", "error", err) }
+		manager.Run(ctx, ended, of)
 	}()
 	return func() { close(ended); <-done }, nil
 }

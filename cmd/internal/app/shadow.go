@@ -11,6 +11,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/notify"
 	"github.com/sluicebox/sluicebox/cmd/internal/shadow"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/store"
@@ -40,7 +41,11 @@ func Shadow(ctx context.Context, o Options) (*shadow.Report, error) {
 		}
 		stopAdmin = inBackground(context.WithoutCancel(ctx), func(ctx context.Context) { _ = server.Run(ctx) })
 	}
-	err = p.shadow.Run(ctx)
+	end, err := supervise(ctx, o.Log, notify.Service{Ready: p.working, Status: p.summary, Ping: func() { p.shadow.Watching() }})
+	if err == nil {
+		err = p.shadow.Run(ctx)
+		end()
+	}
 	stopAdmin()
 	if ctx.Err() != nil {
 		err = nil
@@ -82,6 +87,19 @@ type shadowProgram struct {
 	version   string
 	startedAt time.Time
 	shadow    *shadow.Shadow
+}
+
+func (p *shadowProgram) working() bool {
+	_, watching := p.shadow.Watching()
+	return watching
+}
+
+// summary returns the state in one line.
+func (p *shadowProgram) summary() string {
+	if problem, watching := p.shadow.Watching(); !watching {
+		return "shadow; not watching: " + problem
+	}
+	return "shadow; watching"
 }
 
 // Checks implements admin.Status.

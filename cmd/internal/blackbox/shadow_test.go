@@ -161,7 +161,7 @@ func testShadow(t *testing.T, c *shadowCase, source string, db *sql.DB) {
 func findReorderer(t *testing.T, name, account, id string, undated bool, of watchedOrders, look func()) {
 	t.Helper()
 	p := &reorderer{watchedOrders: of}
-	rows := many(t, 600)
+	rows := many(t, 300)
 	alone := p.work(t, rows/2) // before the shadow, which does not judge them
 	p.delivered = nil
 	r := start(t, fmt.Sprintf(shadowConfig, name, account, adminKey, id))

@@ -95,7 +95,7 @@ type Shadow struct {
 	StuckAfter     time.Duration `yaml:"stuck-after" doc:"How long a taken row may be unfinished before it counts as stuck."`
 	LostAfter      time.Duration `yaml:"lost-after" doc:"How long a row may wait to be taken before it counts as not reached. Where nothing marks taken rows: to be delivered."`
 	ReportInterval time.Duration `yaml:"report-interval" doc:"The time between two reports in the log."`
-	MaxRows        int           `yaml:"max-rows" doc:"The most unfinished rows in memory, and the most finished ones, about 300 bytes each. Rows beyond it are counted, and not judged."`
+	MaxRows        int           `yaml:"max-rows" doc:"The most unfinished rows in memory, and the most finished ones, about 400 bytes each. Rows beyond it are counted, and not judged."`
 }
 
 // AdminToken is one entry of admin.tokens.
