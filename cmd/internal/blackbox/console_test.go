@@ -114,6 +114,9 @@ func TestConsole(t *testing.T) {
 	aPostgres(t, rest, func(s *scene) {
 		p := openBrowser(s.t)
 		s.config = strings.Replace(s.config, "admin: {listen: ADMIN}", "admin: {listen: ADMIN, token: op-token, viewer-token: view-token}", 1)
+		if os.Getenv(shotsVariable) != "" {
+			s.config = strings.Replace(s.config, "name: "+nameFor(s.database), "name: shop", 1)
+		}
 		bad := []string{numbered(7), numbered(8)}
 		poison(s.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte(`<img src=x onerror="document.title='owned'">`)}, bad...)
 		r := s.run()
@@ -160,6 +163,7 @@ func TestConsole(t *testing.T) {
 		p.sees(`!document.body.innerText.includes("op-token") && document.title.startsWith("Configuration")`)
 		p.press("Overview")
 		p.sees(`document.querySelector(".spark") !== null`)
+		s.writeForPictures()
 		p.shoot("overview-light", "light", 1280, 860)
 		p.shoot("overview-dark", "dark", 1280, 860)
 		p.shoot("overview-phone", "light", 390, 844)
@@ -174,6 +178,18 @@ func TestConsole(t *testing.T) {
 		standby.waitFor("standing by")
 		p.standsBy(standby.admin, numbered(1))
 	})
+}
+
+// writeForPictures writes rows for a minute if the test makes pictures, so that charts have curves.
+func (s *scene) writeForPictures() {
+	if os.Getenv(shotsVariable) == "" {
+		return
+	}
+	for i := range 120 {
+		from := 1000 + 200*i
+		s.number(from, from+60+i%40, "i % 10")
+		time.Sleep(500 * time.Millisecond)
+	}
 }
 
 // key presses a key.
