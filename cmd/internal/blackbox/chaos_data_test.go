@@ -66,7 +66,7 @@ func dataKinds() []chaosKind {
 		}},
 		{name: "a transaction open for long", least: 3 * time.Second, most: 8 * time.Second, inject: func(c *chaos, r *rand.Rand) func() {
 			rows := c.rowsOf(3000+r.IntN(20), 20)
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // a locked table waits for it
 			within, done := context.WithTimeout(ctx, 2*time.Second)
 			stop := context.AfterFunc(within, cancel)
 			end, err := c.store.begin(ctx, rows)

@@ -104,6 +104,7 @@ After every ten, everything has to be drained within 60 s, and an oracle joins w
 tables say. Recovered is the time from the end of a fault until a row that was
 committed then arrives, and none has waited for more than 0.5 s. Rows that arrived again are counted at the fault that ran when
 they had arrived before. Of two faults at once, each counts all of it.
+A seed gives the same faults until a kind is added.
 
 `
 

@@ -43,7 +43,15 @@ const (
 // chaosKinds are the kinds of faults that apply to a host. brief selects the short ones that every
 // run of the tests has.
 func chaosKinds(host string, brief bool) (kinds []chaosKind) {
-	for _, k := range slices.Concat(relayKinds(), networkKinds(), receiverKinds(), databaseKinds(), grantKinds(), mongoKinds(), brokerKinds(), dataKinds(), operatorKinds()) {
+	system := slices.Concat(relayKinds(), networkKinds(), databaseKinds(), grantKinds(), mongoKinds())
+	for i := range system {
+		system[i].family = "system" // while one of them is down, another cannot begin
+	}
+	rest := slices.Concat(receiverKinds(), brokerKinds(), dataKinds(), operatorKinds())
+	for i := range rest {
+		rest[i].family = strings.Fields(rest[i].name)[0]
+	}
+	for _, k := range slices.Concat(system, rest) {
 		if k.on != nil && !k.on(host) {
 			continue
 		}
@@ -55,9 +63,6 @@ func chaosKinds(host string, brief bool) (kinds []chaosKind) {
 			k.least = min(k.least, k.most)
 		}
 		kinds = append(kinds, k)
-	}
-	for i := range kinds {
-		kinds[i].family = strings.Fields(kinds[i].name)[0]
 	}
 	return kinds
 }
