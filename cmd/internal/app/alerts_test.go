@@ -57,7 +57,7 @@ func samples(t *testing.T) map[string]bool {
 	t.Helper()
 	reg, m := newTestMetrics(t)
 	m.sink("s")
-	newIngestMetrics(reg)
+	newIngestMetrics(reg, nil)
 	newReloader(reg, nil, Reload{})
 	reg.MustRegister(newRouteMetrics(func() ([]sluicebox.RouteStatus, error) { return nil, nil }))
 	known := map[string]bool{"up": true}

@@ -30,7 +30,7 @@ func (p *program) startIngest(ctx context.Context, reg prometheus.Registerer, fa
 		return nil, err
 	}
 	free := func() { writer.Close(); db.store.Close() }
-	server, err := ingest.New(ingest.Options{Config: cfg, Writer: writer, Statuses: db.store, Observer: newIngestMetrics(reg), Log: p.log})
+	server, err := ingest.New(ingest.Options{Config: cfg, Writer: writer, Statuses: db.store, Observer: newIngestMetrics(reg, cfg.Clients), Log: p.log})
 	if err == nil {
 		err = server.Listen()
 	}
@@ -62,7 +62,7 @@ type ingestMetrics struct {
 	batch    prometheus.Histogram
 }
 
-func newIngestMetrics(reg prometheus.Registerer) *ingestMetrics {
+func newIngestMetrics(reg prometheus.Registerer, clients []ingest.Client) *ingestMetrics {
 	r := newRegistrar(reg)
 	m := &ingestMetrics{
 		requests: r.counters("ingest_requests_total", "Requests answered by ingest, by HTTP status.", "status"),
@@ -72,7 +72,16 @@ func newIngestMetrics(reg prometheus.Registerer) *ingestMetrics {
 		writes:   r.histogram("ingest_write_seconds", "Time of a write of ingest, with its commit.", prometheus.ExponentialBuckets(0.0005, 2, 15)),
 		batch:    r.histogram("ingest_batch_rows", "Rows that share a write of ingest.", prometheus.ExponentialBuckets(1, 2, 11)),
 	}
-	// From 0 on, so that the first answers of an outage are an increase, which raises its alert.
+	// From 0 on, so that the first rows, and the first answers of an outage, are an increase, which
+	// shows in rates and raises an alert.
+	for _, c := range clients {
+		for _, box := range c.Outboxes {
+			m.bytes.WithLabelValues(box)
+			for _, outcome := range []string{"created", "repeated", "conflict", "refused"} {
+				m.rows.WithLabelValues(box, outcome)
+			}
+		}
+	}
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		m.requests.WithLabelValues(strconv.Itoa(status))
 	}

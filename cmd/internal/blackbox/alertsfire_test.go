@@ -123,9 +123,9 @@ func TestEveryAlertFires(t *testing.T) {
 	}
 	t.Run("dashboard", func(t *testing.T) { p.expectDashboard(t) })
 	t.Run("names", func(t *testing.T) {
-		wait := write(t, s.database, load{seconds: 2, clients: 4, rate: 200, scripts: seedScripts(20)})
 		before := s.to.Counts().Distinct
-		arrive(t, s.to, before+100)
+		wait := write(t, s.database, load{seconds: 2, clients: 4, rate: 200, scripts: seedScripts(20)})
+		arrive(t, s.to, before+1)
 		expectNames(t, r)
 		wait()
 		s.expectSet()
