@@ -128,7 +128,9 @@ func TestEndSpillsWithoutARest(t *testing.T) {
 	const rows = 4 * gentleRows
 	cfg := DefaultConfig()
 	cfg.BufferRows = rows + 1
-	logOnly := func(k *fakeBackend, opt *Options) { k.keepsContent, opt.LogOnly = true, map[string]bool{"events": true} }
+	logOnly := func(k *fakeBackend, opt *Options) {
+		k.keepsContent, opt.LogOnly = true, map[string]bool{"events": true}
+	}
 	driveWith(t, cfg, logOnly, func(k *fakeBackend, d *Dispatcher, end func(error) error) {
 		k.set(func() { k.answer = always(sink.Unavailable) })
 		var reported counter

@@ -84,6 +84,12 @@ func RunWatch(t *testing.T, src Watched, undated bool, steps []WatchStep) {
 		last = all[len(all)-1].Txn
 	}
 	cancel()
+	endWatch(t, out, done)
+}
+
+// endWatch waits for the end of a watch whose context has ended.
+func endWatch(t *testing.T, out <-chan capture.Batch, done <-chan error) {
+	t.Helper()
 	for {
 		select {
 		case <-out:

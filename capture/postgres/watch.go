@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,10 +16,15 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/fault"
 	"github.com/sluicebox/sluicebox/capture/internal/logsource"
+	"github.com/sluicebox/sluicebox/capture/postgres/internal/testdecoding"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/backoff"
 	pgstore "github.com/sluicebox/sluicebox/store/postgres"
 )
+
+// watchPlugin is the output plugin of a watch. It comes with the server, as pgoutput does, and
+// shows the whole new row of an update without a publication or a replica identity.
+const watchPlugin = "test_decoding"
 
 // Watch sends every change of the outbox tables from now on; see capture.Watcher. It reads
 // through a temporary slot, which the server drops with the session. The server decodes the
@@ -238,4 +245,95 @@ func (w *watch) find(name []byte) (*watchedTable, error) {
 	t := w.tables[oid]
 	w.byName[string(name)] = t
 	return t, nil
+}
+
+// textRow is a tuple of a watched table. Its columns are numbered as watchedTable.columns.
+type textRow struct {
+	table  *watchedTable
+	values []testdecoding.Column
+	has    []bool
+}
+
+// read reads a tuple. The values alias it.
+func (r *textRow) read(t *watchedTable, tuple []byte) error {
+	r.table = t
+	r.values = append(r.values[:0], make([]testdecoding.Column, len(t.columns))...)
+	r.has = append(r.has[:0], make([]bool, len(t.columns))...)
+	for len(tuple) > 0 {
+		c, err := testdecoding.Next(&tuple)
+		if err != nil {
+			return fmt.Errorf("test_decoding: table %s: %w", t.name, err)
+		}
+		if at, wanted := t.columns[string(c.Name)]; wanted {
+			r.values[at], r.has[at] = c, !c.Unchanged
+		}
+	}
+	return nil
+}
+
+func (r *textRow) Table() (schema, name string) { return "", r.table.name }
+
+func (r *textRow) Has(column int) bool { return r.has[column] }
+
+func (r *textRow) IsNull(column int) bool { return r.values[column].Value == nil }
+
+func (r *textRow) Size(column int) int { return len(r.values[column].Value) }
+
+func (r *textRow) AppendText(dst []byte, column int) ([]byte, error) {
+	return append(dst, r.values[column].Value...), nil
+}
+
+func (r *textRow) AppendBytes(dst []byte, column int) ([]byte, error) {
+	v := &r.values[column]
+	if text, ok := bytes.CutPrefix(v.Value, []byte(byteaPrefix)); ok && string(v.Type) == "bytea" {
+		return hex.AppendDecode(dst, text)
+	}
+	return append(dst, v.Value...), nil
+}
+
+// textMessage handles one message of test_decoding.
+func (a *assembler) textMessage(text []byte) (b capture.Batch, ready bool, err error) {
+	m, err := testdecoding.Parse(text)
+	if err != nil {
+		return b, false, err
+	}
+	switch m.Kind {
+	case testdecoding.Other:
+		return b, false, nil
+	case testdecoding.Begin:
+		a.open = true
+		a.watch.number++
+		a.tx.ID, a.tx.Committed = a.watch.number, time.Time{} // the time comes with the commit
+		return b, false, nil
+	case testdecoding.Commit:
+		a.tx.Committed = m.At
+		b, _ = a.tx.TakeChanges(false)
+		b.Position, a.open = formatLSN(a.at), false
+		return b, true, nil
+	case testdecoding.Truncate:
+		for _, name := range m.Tables {
+			if t, err := a.watch.find(name); err != nil || t == nil {
+				if err != nil {
+					return b, false, err
+				}
+				continue
+			} else {
+				a.tx.AddTruncate(t.outboxes)
+			}
+		}
+		return b, false, nil
+	}
+	t, err := a.watch.find(m.Tables[0])
+	if err != nil || t == nil {
+		return b, false, err
+	}
+	if err := a.watch.row.read(t, m.Tuple); err != nil {
+		return b, false, err
+	}
+	kind := map[testdecoding.Kind]capture.ChangeKind{testdecoding.Insert: capture.Inserted, testdecoding.Update: capture.Updated, testdecoding.Delete: capture.Deleted}[m.Kind]
+	if err := a.tx.AddChange(kind, &a.watch.row, t.outboxes); err != nil {
+		return b, false, err
+	}
+	b, ready = a.tx.TakeChanges(true)
+	return b, ready, nil
 }

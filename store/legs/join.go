@@ -22,7 +22,9 @@ func (p *plan) dropsSettled(matched store.LegSet, leg int) bool {
 }
 
 // drops is plan.dropsSettled, unless the row was settled without the leg before its route was required.
-func (j *join) drops(p *plan, leg int) bool { return p.dropsSettled(j.matched, leg) && !j.again.Has(leg) }
+func (j *join) drops(p *plan, leg int) bool {
+	return p.dropsSettled(j.matched, leg) && !j.again.Has(leg)
+}
 
 func (p *plan) names(legs store.LegSet) (names []string) {
 	for i := range legs.All() {

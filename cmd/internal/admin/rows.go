@@ -39,12 +39,7 @@ type RowLeg struct {
 	Sink string `json:"sink"`
 	Need string `json:"need"` // required or optional
 
-	// Cause is a stable word; deploy/operating.md lists them. Text is a sentence. Remedy is what to do,
-	// and Commands do it; empty if there is nothing to do.
-	Cause    string   `json:"cause"`
-	Text     string   `json:"text"`
-	Remedy   string   `json:"remedy,omitempty"`
-	Commands []string `json:"commands,omitempty"`
+	RowAnswer
 
 	Kind    string      `json:"kind,omitempty"`     // of the lane
 	LaneRow string      `json:"lane_row,omitempty"` // the id of the row, if each row without a group has its own lane
@@ -77,6 +72,16 @@ type RowLeg struct {
 	Requests int          `json:"requests"`
 	// Settled is null until the row is COMPLETED or FAILED.
 	Settled *RowSettled `json:"settled"`
+}
+
+// RowAnswer says why a leg is where it is.
+type RowAnswer struct {
+	// Cause is a stable word; deploy/operating.md lists them. Text is a sentence. Remedy is what to do,
+	// and Commands do it; empty if there is nothing to do.
+	Cause    string   `json:"cause"`
+	Text     string   `json:"text"`
+	Remedy   string   `json:"remedy,omitempty"`
+	Commands []string `json:"commands,omitempty"`
 }
 
 // RowAttempt is a request that carried the row.

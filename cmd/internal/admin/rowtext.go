@@ -167,17 +167,22 @@ func (l *RowLeg) wait(rep *sluicebox.RowReport) (text string, commands []string)
 	case CauseUnknown:
 		return "check the id and the outbox; an uncommitted row is not seen, and a delivered one may be deleted", nil
 	case causeNotRead:
-		switch {
-		case rep.Source.Paused:
-			return "repair what the waiting rows wait for:", []string{"sluicebox lanes list"}
-		case rep.Mode == sluicebox.ModePoll:
-			return "wait for the next poll (source.poll-interval)", nil
-		case !rep.Source.Connected:
-			return "repair the connection; to see what is wrong:", []string{"sluicebox doctor"}
-		}
-		return "wait: if the log is past it, the next sweep reads it (checkpoint.sweep-interval)", nil
+		return waitUnread(rep)
 	}
 	return "", nil
+}
+
+// waitUnread is wait for a row that the source has not read.
+func waitUnread(rep *sluicebox.RowReport) (text string, commands []string) {
+	switch {
+	case rep.Source.Paused:
+		return "repair what the waiting rows wait for:", []string{"sluicebox lanes list"}
+	case rep.Mode == sluicebox.ModePoll:
+		return "wait for the next poll (source.poll-interval)", nil
+	case !rep.Source.Connected:
+		return "repair the connection; to see what is wrong:", []string{"sluicebox doctor"}
+	}
+	return "wait: if the log is past it, the next sweep reads it (checkpoint.sweep-interval)", nil
 }
 
 // laneFlags name the row's lane in a command.

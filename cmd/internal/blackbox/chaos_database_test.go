@@ -39,7 +39,7 @@ func databaseKinds() []chaosKind {
 		{name: "database shuts down", least: short, most: long, inject: stop("fast")},
 		{name: "database frozen", least: short, most: 7 * time.Second, inject: frozen},
 		{name: "relays' sessions ended", least: 0, most: short, on: onSQL, inject: func(c *chaos, _ *rand.Rand) func() {
-			c.scene.kind.end(c.t, c.scene)
+			c.kind.end(c.t, c.scene)
 			return func() {}
 		}},
 		{name: "log reader ended", least: 0, most: short, on: onSQL, inject: func(c *chaos, _ *rand.Rand) func() {
@@ -51,7 +51,7 @@ func databaseKinds() []chaosKind {
 			return func() {}
 		}},
 		{name: "publication dropped", least: 0, most: short, on: onPostgres, inject: func(c *chaos, _ *rand.Rand) func() {
-			c.scene.exec("DROP PUBLICATION IF EXISTS " + nameFor(c.database))
+			c.exec("DROP PUBLICATION IF EXISTS " + nameFor(c.database))
 			return func() {}
 		}},
 		{name: "binlog purged while both are down", least: short, most: long, on: onMySQL, inject: func(c *chaos, _ *rand.Rand) func() {
@@ -118,7 +118,7 @@ func grantKinds() []chaosKind {
 	kind := func(name string, postgres, mysql [2]string) chaosKind {
 		return chaosKind{name: name, least: time.Second, most: 4 * time.Second, on: onSQL, inject: func(c *chaos, _ *rand.Rand) func() {
 			change := postgres
-			if !c.scene.kind.postgres {
+			if !c.kind.postgres {
 				u, err := url.Parse(c.database)
 				if err != nil {
 					c.t.Fatal(err)
@@ -126,10 +126,10 @@ func grantKinds() []chaosKind {
 				change = [2]string{fmt.Sprintf(mysql[0], u.User.Username()), fmt.Sprintf(mysql[1], u.User.Username())}
 			}
 			c.alter(change[0])
-			c.scene.kind.end(c.t, c.scene)
+			c.kind.end(c.t, c.scene)
 			return func() {
 				c.alter(change[1])
-				c.scene.kind.end(c.t, c.scene)
+				c.kind.end(c.t, c.scene)
 			}
 		}}
 	}

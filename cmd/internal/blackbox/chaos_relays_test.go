@@ -79,7 +79,7 @@ func (r *chaosRelay) launch(t testing.TB) {
 	r.starts++
 	r.wanted = true
 	said := ""
-	if r.relay.cmd != nil {
+	if r.cmd != nil {
 		said = r.said()
 	}
 	r.relay = launch(t, r.file, r.admin)

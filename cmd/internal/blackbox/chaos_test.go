@@ -146,7 +146,7 @@ func runChaos(t *testing.T, h host, plan chaosPlan) {
 		}
 	})
 	c.start(plan.seed)
-	t.Cleanup(c.workload.stop)
+	t.Cleanup(c.stop)
 	c.sleep(calm(plan))
 	for i, step := range steps {
 		c.run(step, kinds)
