@@ -261,7 +261,7 @@ func (c *chaos) tick() {
 
 // measureLog reads how much log the relays' slot retains.
 func (c *chaos) measureLog() {
-	if !c.scene.kind.postgres {
+	if !c.kind.postgres {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // the database may be frozen
