@@ -43,6 +43,13 @@ func (p *spilledTable) Spill(_ context.Context, _ store.Epoch, items []store.Ite
 	return nil
 }
 
+// spilled returns the number of spilled rows, and of the calls that spilled them.
+func (p *spilledTable) spilled() (rows, statements int) {
+	p.guard.Lock()
+	defer p.guard.Unlock()
+	return len(p.items), p.statements
+}
+
 func bySeq(a, b store.Item) int { return cmp.Compare(a.Seq, b.Seq) }
 
 func (p *spilledTable) DeleteSpilled(_ context.Context, _ store.Epoch, rows []store.SpilledRef) error {

@@ -110,12 +110,14 @@ func TestSpillsRestWhileTheBufferHasRoom(t *testing.T) {
 				tt.begin(d)
 				if !tt.gentle {
 					k.advance(minSpillRest / 2)
-					k.expect(t, "rows spilled", len(k.items), rows)
+					n, _ := k.spilled()
+					k.expect(t, "rows spilled", n, rows)
 					return
 				}
 				for n := gentleRows; n <= rows; n += gentleRows {
 					k.advance(minSpillRest / 2)
-					k.expect(t, "rows spilled, statements", []int{len(k.items), k.statements}, []int{n, n / gentleRows})
+					got, statements := k.spilled()
+					k.expect(t, "rows spilled, statements", []int{got, statements}, []int{n, n / gentleRows})
 					k.advance(minSpillRest / 2)
 				}
 			})
@@ -141,8 +143,9 @@ func TestEndSpillsWithoutARest(t *testing.T) {
 		if err := end(nil); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); len(k.items) != rows || took >= minSpillRest {
-			t.Errorf("%d rows are spilled after %s", len(k.items), took)
+		took := time.Since(began)
+		if n, _ := k.spilled(); n != rows || took >= minSpillRest {
+			t.Errorf("%d rows are spilled after %s", n, took)
 		}
 	})
 }

@@ -227,8 +227,19 @@ type watchedOrders interface {
 type sqlOrders struct{ *sql.DB }
 
 func (o sqlOrders) run(ctx context.Context, format string, args ...any) error {
-	_, err := o.ExecContext(ctx, fmt.Sprintf(format, args...))
-	return err
+	return deadlocked(func() error {
+		_, err := o.ExecContext(ctx, fmt.Sprintf(format, args...))
+		return err
+	})
+}
+
+// deadlocked repeats a transaction that InnoDB ended because it and another waited for each other.
+func deadlocked(do func() error) error {
+	for {
+		if err := do(); err == nil || !strings.Contains(err.Error(), "Deadlock found") {
+			return err
+		}
+	}
 }
 
 func (o sqlOrders) insert(ctx context.Context, group string) error {
@@ -243,7 +254,15 @@ func (o sqlOrders) deleteNewest(ctx context.Context) error {
 	return o.run(ctx, "DELETE FROM orders_outbox WHERE id = (SELECT id FROM (SELECT max(id) AS id FROM orders_outbox) newest)")
 }
 
-func (o sqlOrders) take(ctx context.Context, lost string) (map[int64]string, error) {
+func (o sqlOrders) take(ctx context.Context, lost string) (groups map[int64]string, err error) {
+	err = deadlocked(func() (err error) {
+		groups, err = o.takeOnce(ctx, lost)
+		return err
+	})
+	return groups, err
+}
+
+func (o sqlOrders) takeOnce(ctx context.Context, lost string) (map[int64]string, error) {
 	tx, err := o.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
