@@ -37,11 +37,14 @@ func routesUnderKills(t *testing.T, mode string, usual int) {
 		wait := s.writeRows(rows, rate)
 		var all []routeKill
 		early, began, dead := 0, time.Now(), time.Duration(0)
+		revive := func() {
+			early, _ = s.states()
+			hooks.dead.Store(false)
+			dead = time.Since(began)
+		}
 		for kill := range kills {
-			if kill == (2*kills+2)/3 {
-				early, _ = s.states()
-				hooks.dead.Store(false)
-				dead = time.Since(began)
+			if kill > 0 && kill == 2*kills/3 {
+				revive()
 			}
 			arrive(s.t, bus.Receiver, rows*(kill+1)/(kills+2))
 			<-time.After(time.Duration(rand.Int64N(int64(100 * time.Millisecond)))) // at random
@@ -49,7 +52,9 @@ func routesUnderKills(t *testing.T, mode string, usual int) {
 			r = start(s.t, s.config)
 		}
 		killed := time.Since(began)
-		hooks.dead.Store(false) // also after a single kill
+		if dead == 0 { // after a single kill
+			revive()
+		}
 		wait()
 		s.t.Logf("%d rows were written in %s, under %d kills within %s", rows, time.Since(began).Round(time.Second), kills, killed.Round(time.Second))
 		if early > 0 {
