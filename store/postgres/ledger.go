@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -212,17 +213,17 @@ func (t *transaction) Get(ctx context.Context, kind string, keys ...string) ([][
 
 // Lock implements ledger.Tx. It locks in the order of the keys.
 func (t *transaction) Lock(ctx context.Context, kind string, keys ...string) ([][]byte, error) {
-	return t.get(ctx, kind, keys, "ORDER BY key FOR NO KEY UPDATE")
+	return t.get(ctx, kind, keys, lockRecords)
 }
+
+const lockRecords = "FOR NO KEY UPDATE"
 
 func (t *transaction) get(ctx context.Context, kind string, keys []string, lock string) ([][]byte, error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	b := &builder{}
-	read := b.query("SELECT key, body::text FROM sluicebox.record", b.ofKind(t.name, kind), "AND key = ANY ("+b.bind("keys", "text[]", keys)+")", lock)
 	found := make(map[string][]byte, len(keys))
-	err := t.read(ctx, read, func(rows pgx.Rows) error {
+	err := t.read(ctx, t.getQuery(kind, keys, lock), func(rows pgx.Rows) error {
 		var rec ledger.Record
 		err := rows.Scan(&rec.Key, &rec.Body)
 		found[rec.Key] = rec.Body
@@ -233,6 +234,17 @@ func (t *transaction) get(ctx context.Context, kind string, keys []string, lock 
 		bodies[i] = found[key]
 	}
 	return bodies, err
+}
+
+// getQuery returns the statement that reads records one after another, in the order of their keys.
+// OFFSET makes the server look up each key. With key = ANY it may instead read all records of the kind
+// and compare the keys, if its statistics are older than most of the records.
+func (t *transaction) getQuery(kind string, keys []string, lock string) *query {
+	b := &builder{}
+	return b.query(
+		"SELECT r.key, r.body::text FROM unnest("+b.bind("keys", "text[]", slices.Sorted(slices.Values(keys)))+") AS w(key)",
+		"CROSS JOIN LATERAL (SELECT key, body FROM sluicebox.record", b.ofKind(t.name, kind), "AND key = w.key OFFSET 0 "+lock+") r",
+	)
 }
 
 // ofKind is the condition that a record of a relay has a kind.
@@ -280,11 +292,16 @@ func (t *transaction) Put(_ context.Context, kind string, records ...ledger.Reco
 	return nil
 }
 
-// Delete implements ledger.Writer.
+// Delete implements ledger.Writer. Each record is a statement of the batch, because a plan for several
+// that was made while there were few records may read all of them.
 func (t *transaction) Delete(_ context.Context, kind string, keys ...string) error {
-	if len(keys) > 0 {
-		b := &builder{}
-		t.add(b.query("DELETE FROM sluicebox.record", b.ofKind(t.name, kind), "AND key = ANY ("+b.bind("keys", "text[]", keys)+")"), nil)
+	for _, key := range keys {
+		t.add(t.deleteQuery(kind, key), nil)
 	}
 	return nil
+}
+
+func (t *transaction) deleteQuery(kind, key string) *query {
+	b := &builder{}
+	return b.query("DELETE FROM sluicebox.record", b.ofKind(t.name, kind), "AND key = "+b.bind("key", "text", key))
 }

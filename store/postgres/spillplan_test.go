@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -104,6 +105,73 @@ func checkSpillPlans(t *testing.T, st *Store, stage string) {
 	check("deleting after a number", st.spillSession, tx.clearQuery(ofOutboxes), "queue_n")
 	check("reading by number", st.spillSession, tx.scanQuery(ofOutboxes), "queue_n")
 	check("deleting settled spilled rows", st.outcomes, tx.dequeueQuery("", nil, false), "queue_n")
+}
+
+// recordFill writes records of legs of a relay.
+func recordFill(name string, from, to int) string {
+	return fmt.Sprintf(`
+INSERT INTO sluicebox.record (name, kind, key, body, version)
+SELECT '%s', 'leg', 'key ' || i, '{"outbox": "events"}', 1 FROM generate_series(%d, %d) i`, name, from, to)
+}
+
+// TestRecordPlans: whatever the table held when its statistics and the plans were made, a statement
+// looks up each record that it names, and reads no other of the kind.
+func TestRecordPlans(t *testing.T) {
+	t.Parallel()
+	for _, version := range servers.Versions() {
+		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
+			t.Parallel()
+			url := servers.Database(t, version)
+			st := planStore(t, url, "ALTER TABLE sluicebox.record SET (autovacuum_enabled = off)")
+			for _, stage := range []struct {
+				name       string
+				statements []string
+			}{
+				{"new", nil},
+				{"empty, analyzed", []string{"VACUUM ANALYZE sluicebox.record"}},
+				{"a row, analyzed", []string{recordFill("plans", 1, 1), "ANALYZE sluicebox.record"}},
+				{"another relay, analyzed", []string{recordFill("another", 1, 5000), "ANALYZE sluicebox.record"}},
+				{"full, with statistics of another relay", []string{recordFill("plans", 2, 20_000)}},
+				{"full, analyzed", []string{"ANALYZE sluicebox.record"}},
+			} {
+				servers.Exec(t, url, stage.statements...)
+				checkRecordPlans(t, st, stage.name)
+			}
+		})
+	}
+}
+
+// checkRecordPlans checks the plans that sessions would make now: those of spilled rows and outcomes to
+// keep, the operator's for a thousand keys.
+func checkRecordPlans(t *testing.T, st *Store, stage string) {
+	t.Helper()
+	tx, keys := &transaction{name: "plans"}, make([]string, 1000)
+	for i := range keys {
+		keys[i] = fmt.Sprint("key ", i+1)
+	}
+	for name, sess := range map[string]*session{"spilled rows": st.spillSession, "outcomes": st.outcomes, "operator": st.operator} {
+		for what, q := range map[string]*query{
+			"read": tx.getQuery("leg", keys, ""), "lock": tx.getQuery("leg", keys, lockRecords), "delete": tx.deleteQuery("leg", keys[0]),
+		} {
+			err := sess.do(t.Context(), func(_ context.Context, sess *session) error {
+				plan := ""
+				if name == "operator" {
+					plan = explain(t, sess.conn, q.sql, q.args(nil))
+				} else {
+					plan = genericPlan(t, sess.conn, q)
+				}
+				byKey := regexp.MustCompile(`Index Cond: .*name = .*kind = .*key = `).MatchString(plan)
+				small := name == "operator" && strings.Contains(plan, "Seq Scan on record") && !strings.HasPrefix(stage, "full")
+				if !byKey && !small || strings.Contains(plan, "Filter:") && !small {
+					t.Errorf("%s: %s, %s: does not look up each key, in plan\n%s", stage, name, what, plan)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 // genericPlan returns the plan that is used for all values.
