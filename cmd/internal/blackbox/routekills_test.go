@@ -56,7 +56,7 @@ func routesUnderKills(t *testing.T, mode string, usual int) {
 			revive()
 		}
 		wait()
-		s.t.Logf("%d rows were written in %s, under %d kills within %s", rows, time.Since(began).Round(time.Second), kills, killed.Round(time.Second))
+		s.t.Logf("%d rows were written in %s, under %d kills within %s", rows, time.Duration(s.wrote.Load()).Round(time.Second), kills, killed.Round(time.Second))
 		if early > 0 {
 			s.t.Errorf("%d rows were COMPLETED before a required route had them", early)
 		}

@@ -33,7 +33,8 @@ type routesScene struct {
 	*layoutScene
 	config string
 	to     map[string]*routeReceiver
-	ends   sync.Map // by payload: a position at or behind the end of its transaction
+	ends   sync.Map     // by payload: a position at or behind the end of its transaction
+	wrote  atomic.Int64 // how long writeRows took, in nanoseconds
 }
 
 // routeReceiver is the receiver of a route.
@@ -124,6 +125,7 @@ func (s *routesScene) writeRows(rows, rate int) (wait func()) {
 					return err
 				}
 			}
+			s.wrote.Store(int64(time.Since(began))) // the last writer stores last
 			return nil
 		})
 	}
