@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,10 +89,18 @@ func (p *private) Restart(settings map[string]string) {
 			delete(p.settings, name)
 		}
 	}
-	if err := p.launch(); err != nil {
+	err := p.launch()
+	for end := time.Now().Add(portPatience); errors.Is(err, errPortTaken) && time.Now().Before(end); err = p.launch() {
+		time.Sleep(100 * time.Millisecond)
+	}
+	if err != nil {
 		p.tb.Fatal(err)
 	}
 }
+
+// portPatience is how long Restart waits for a server of another test that looks for a free port and has
+// tried this one.
+const portPatience = 10 * time.Second
 
 // Signal sends the server a signal, for example SIGSTOP, without waiting.
 func (p *private) Signal(signal os.Signal) {
