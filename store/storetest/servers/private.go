@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluicebox/sluicebox/store/storetest/tlstest"
 )
 
 const nobody = 65534 // user of the programs if the test runs as root
@@ -138,12 +140,13 @@ func (p *private) program(name string, args ...string) *exec.Cmd {
 // CA, of the certificate and of the key.
 func (p *private) certify() (caFile, certFile, keyFile string) {
 	p.tb.Helper()
-	ca, cert, key := certificates(p.tb)
+	ca := tlstest.New(p.tb)
+	cert, key := ca.Certificate("localhost")
 	// Outside the data directory, which is the only part that a new standby copies.
 	caFile, certFile, keyFile = filepath.Join(p.base, "ca.crt"), filepath.Join(p.base, "server.crt"), filepath.Join(p.base, "server.key")
-	write(p.tb, caFile, ca)
-	write(p.tb, certFile, cert)
-	write(p.tb, keyFile, key)
+	write(p.tb, caFile, string(ca.CA))
+	write(p.tb, certFile, string(cert))
+	write(p.tb, keyFile, string(key))
 	return caFile, certFile, keyFile
 }
 

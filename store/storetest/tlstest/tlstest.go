@@ -1,5 +1,6 @@
-// Package tlstest serves TLS with certificates that a client must refuse, and one that it must
-// accept. A client never gets further than the handshake, so no server of the real kind is needed.
+// Package tlstest makes certificates, and serves TLS with those that a client must refuse and one that
+// it must accept. A client never gets further than the handshake, so no server of the real kind is
+// needed.
 package tlstest
 
 import (
@@ -23,6 +24,7 @@ type Authority struct {
 	// CAFile is the PEM file of the CA, OtherCAFile that of a CA that signed nothing here. CertFile
 	// and KeyFile are those of a client.
 	CAFile, OtherCAFile, CertFile, KeyFile string
+	CA                                     []byte // content of CAFile
 
 	tb    testing.TB
 	key   *ecdsa.PrivateKey
@@ -56,11 +58,11 @@ func New(tb testing.TB) *Authority {
 	a := &Authority{tb: tb, key: newKey(tb), roots: x509.NewCertPool()}
 	a.cert = &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "tlstest authority"}, NotBefore: time.Now().Add(-48 * time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
-	ca := a.sign(a.cert, &a.key.PublicKey)
-	a.roots.AppendCertsFromPEM(ca)
-	a.CAFile = a.file("ca.pem", ca)
+	a.CA = a.sign(a.cert, &a.key.PublicKey)
+	a.roots.AppendCertsFromPEM(a.CA)
+	a.CAFile = a.file("ca.pem", a.CA)
 	other := *a
 	other.key = newKey(tb)
 	a.OtherCAFile = a.file("other-ca.pem", other.sign(a.cert, &other.key.PublicKey))
@@ -126,11 +128,18 @@ func handshake(conn net.Conn, cfg *tls.Config, upgrade func(net.Conn) error) (h 
 	return h
 }
 
-// certificate returns a certificate for a host, and its key, in PEM.
+// Certificate returns a certificate for localhost and 127.0.0.1, and its key, in PEM. Its common name is
+// name.
+func (a *Authority) Certificate(name string) (cert, key []byte) {
+	a.tb.Helper()
+	return a.certificate(name, None)
+}
+
+// certificate is Certificate with a fault.
 func (a *Authority) certificate(name string, fault Fault) (cert, key []byte) {
 	own := newKey(a.tb)
 	c := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
