@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/verify"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // Window limits the rows by the time of their insert: Since <= t < Until. A zero time is no limit.
@@ -64,7 +66,11 @@ func (a *Audit) Round(ctx context.Context, w Window) (*Result, error) {
 	}
 	a.started = true
 	res := &Result{Target: a.target.Name}
-	open, now := map[string]time.Time{}, time.Now()
+	open, now := map[string]time.Time{}, time.Now() // before anything is read, because Once counts the settle time from here
+	holds, attempts, err := a.readRecords(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for i := range a.target.Outboxes {
 		box := &a.target.Outboxes[i]
 		t := &truth{tables: a.tables, box: box, window: w, sums: a.options.Sums, take: a.checker.Row}
@@ -77,7 +83,8 @@ func (a *Audit) Round(ctx context.Context, w Window) (*Result, error) {
 			open[key] = since
 			return known && now.Sub(since) >= a.options.Settle
 		}
-		note, err := a.readRows(ctx, t)
+		t.excuse(holds, attempts)
+		note, err := t.read(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -99,23 +106,19 @@ func (a *Audit) Round(ctx context.Context, w Window) (*Result, error) {
 	return res, nil
 }
 
-func (a *Audit) readRows(ctx context.Context, t *truth) (note string, err error) {
-	holds, err := a.tables.LoadHolds(ctx)
-	if err != nil {
-		return "", fmt.Errorf("read holds: %w", err)
+// readRecords reads why rows wait.
+func (a *Audit) readRecords(ctx context.Context) (holds []store.Hold, attempts []store.FailedAttempts, err error) {
+	if holds, err = a.tables.LoadHolds(ctx); err != nil {
+		return nil, nil, fmt.Errorf("read holds: %w", err)
 	}
-	attempts, err := a.tables.LoadAttempts(ctx)
-	if err != nil {
-		return "", fmt.Errorf("read attempts: %w", err)
+	if attempts, err = a.tables.LoadAttempts(ctx); err != nil {
+		return nil, nil, fmt.Errorf("read attempts: %w", err)
 	}
-	t.readRecords(holds, attempts)
-	return t.read(ctx)
+	return holds, attempts, nil
 }
 
-const (
-	// firstWait is the wait before the second round of Once; it doubles from round to round.
-	firstWait = 250 * time.Millisecond
-)
+// firstWait is the wait before the second round of Once; it doubles from round to round.
+const firstWait = 250 * time.Millisecond
 
 // Once repeats rounds until no row is on its way, or for the settle time, and returns the last result.
 // waiting is called before each wait with the rows that it waits for.
@@ -128,12 +131,8 @@ func (a *Audit) Once(ctx context.Context, w Window, waiting func(rows int)) (*Re
 			return res, err
 		}
 		waiting(res.Waiting)
-		timer := time.NewTimer(min(wait, max(0, time.Until(end))))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, ctx.Err()
-		case <-timer.C:
+		if err := backoff.Sleep(ctx, min(wait, max(0, time.Until(end)))); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -1,7 +1,7 @@
 // Package audit reads what package verify compares: the rows of outboxes with the relay's records of
 // them, and the receipts of receivers, from files or from topics of Kafka.
 //
-// A round reads the tables first, then the records, then the receipts. A receiver writes a receipt
+// A round reads why rows wait, then the tables, then the receipts. A receiver writes a receipt
 // before it answers, so each row that was COMPLETED in the table has its receipt when the receipts are
 // read. Nothing is written, and no leader is needed.
 package audit

@@ -33,8 +33,8 @@ type truth struct {
 	at    time.Time // of the last row with order
 }
 
-// readRecords reads why rows of the outbox wait.
-func (t *truth) readRecords(holds []store.Hold, attempts []store.FailedAttempts) {
+// excuse notes why rows of the outbox wait.
+func (t *truth) excuse(holds []store.Hold, attempts []store.FailedAttempts) {
 	t.excused, t.retried = map[store.LaneKey]bool{}, map[string]bool{}
 	for i := range holds {
 		if k := holds[i].Lane; k.Outbox == t.box.leg() {
