@@ -23,7 +23,7 @@ const (
 	Truncated
 )
 
-// Change is a change of a row of an outbox, whoever wrote it.
+// Change is a change of a row of an outbox, by any program.
 type Change struct {
 	Kind ChangeKind
 	Lane store.LaneKey

@@ -312,12 +312,11 @@ func (a *assembler) textMessage(text []byte) (b capture.Batch, ready bool, err e
 		return b, true, nil
 	case testdecoding.Truncate:
 		for _, name := range m.Tables {
-			if t, err := a.watch.find(name); err != nil || t == nil {
-				if err != nil {
-					return b, false, err
-				}
-				continue
-			} else {
+			t, err := a.watch.find(name)
+			if err != nil {
+				return b, false, err
+			}
+			if t != nil {
 				a.tx.AddTruncate(t.outboxes)
 			}
 		}

@@ -101,8 +101,8 @@ func notReadText(rep *sluicebox.RowReport) string {
 	return "it has read the log up to " + string(rep.Source.Position)
 }
 
-// remedy says what to do, with the commands for it; "" if there is nothing to do. What the first
-// row of the group needs helps the rows behind it.
+// remedy returns an instruction and its commands, "" if there is nothing to do. It is about the first row
+// of the group, because the rows behind it wait for that row.
 func (l *RowLeg) remedy(rep *sluicebox.RowReport) (text string, commands []string) {
 	lane, letters := l.laneFlags(), l.outboxFlags()
 	switch cmp.Or(l.FirstCause, l.Cause) {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Shadow watches the outboxes until the context ends, and returns what it found. It needs no
+// Shadow watches the outboxes until the context ends, and returns its findings. It needs no
 // leadership, claims, writes and sends nothing, and opens no sink. Its error is nil after the end of
 // the context; otherwise as that of Run.
 func Shadow(ctx context.Context, o Options) (*shadow.Report, error) {
@@ -81,7 +81,7 @@ func newShadow(o Options, db sluicebox.Database) (*shadow.Shadow, error) {
 	})
 }
 
-// shadowProgram is what the admin endpoints of a shadow report.
+// shadowProgram answers the admin endpoints of a shadow.
 type shadowProgram struct {
 	cfg       *config.Config
 	version   string

@@ -13,7 +13,7 @@ import (
 // Kind is what a message is about.
 type Kind byte
 
-// Kinds of messages. Other is one that changes no row of a table.
+// Kinds of messages. A message of kind Other changes no row of a table.
 const (
 	Other Kind = iota
 	Begin
