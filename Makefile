@@ -24,7 +24,9 @@ AT_ONCE ?= 2
 # A program with the race detector sleeps for a second at its end, mostly for nothing.
 export GORACE ?= atexit_sleep_ms=50
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+FUZZ     ?= ^Fuzz
 FUZZTIME ?= 10s
+FUZZPROCS ?= 1
 N        ?= 20
 DB       ?=
 # make lint vets every package, so go test does not.
@@ -99,11 +101,9 @@ vuln: have-go ## look for known vulnerabilities in what the program calls
 	case "$$out" in *"fetching vulnerabilities"*) \
 		echo "The vulnerability database cannot be reached: nothing was checked. Name a copy of it: make vuln VULNDB=file:///…" >&2;; esac; exit $$code
 
-fuzz: have-go ## run every fuzz test for FUZZTIME (10s)
-	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func /:/' | while IFS=: read -r file name; do \
-		echo "$$name in $$(dirname "$$file")"; \
-		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x "$$(dirname "$$file")" </dev/null || exit 1; \
-	done
+# FUZZ=Body runs those whose name has it.
+fuzz: have-go ## run every fuzz test for FUZZTIME (10s) in FUZZPROCS processes (1), and print a line for each
+	.ci/fuzz '$(FUZZ)' $(FUZZTIME) $(FUZZPROCS)
 
 # Servers with redo logs of their default sizes: those of the tests are small.
 # DB=mysql and DB=mariadb share a page.
