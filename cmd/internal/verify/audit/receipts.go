@@ -33,22 +33,29 @@ type Receipt struct {
 // maxLine is the longest line of a receipts file, because a line has no body.
 const maxLine = 1 << 20
 
-// lines takes the lines of a receipts file, also in parts.
+// lines takes the lines of a receipts file, also in parts. After an error the next read goes on behind
+// the line.
 type lines struct {
 	name   string
 	source int
-	number int    // of the last line
-	rest   []byte // of a line without an end
+	number int           // of the last line
+	in     *bufio.Reader // nil at the start of a file
+	rest   []byte        // of a line without an end
 }
 
 // read takes everything up to the end of r. It keeps the start of a line that has no end yet.
 func (l *lines) read(r io.Reader, take func(verify.Arrival)) error {
-	in := bufio.NewReaderSize(r, 1<<16)
+	if l.in == nil {
+		l.in = bufio.NewReaderSize(r, 1<<16)
+	}
 	for {
-		part, err := in.ReadSlice('\n')
+		part, err := l.in.ReadSlice('\n')
 		l.rest = append(l.rest, part...)
 		switch {
-		case errors.Is(err, bufio.ErrBufferFull) && len(l.rest) <= maxLine:
+		case len(l.rest) > maxLine:
+			l.rest = nil
+			return fmt.Errorf("read receipts %s: line %d: longer than %d bytes; a receipt has no body", l.name, l.number+1, maxLine)
+		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		case errors.Is(err, io.EOF):
 			return nil
@@ -121,7 +128,7 @@ func (f *file) Read(_ context.Context, take func(verify.Arrival)) error {
 			if f.open, err = os.Open(f.name); err != nil {
 				return fmt.Errorf("read receipts: %w", err)
 			}
-			f.number, f.rest = 0, nil
+			f.number, f.in, f.rest = 0, nil, nil
 		}
 		if err := f.read(f.open, take); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package audit_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -85,4 +86,59 @@ func TestBadReceipts(t *testing.T) {
 	if err := audit.File(missing, 0).Read(t.Context(), nil); err == nil || !strings.Contains(fmt.Sprint(err), missing) {
 		t.Errorf("a missing file: %v", err)
 	}
+}
+
+// A line that is no receipt hides no other: a program that verifies again and again reads on behind it.
+func TestReceiptsBehindBadLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "receipts")
+	if err := os.WriteFile(path, []byte("{\"id\":\"1\"}\n17\n{\"id\":\"2\"}\n"+strings.Repeat("x", 1<<20+9)+"\n{\"id\":\"3\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := audit.File(path, 0)
+	defer r.Close()
+	var ids, faults []string
+	for range 4 {
+		if err := r.Read(t.Context(), func(a verify.Arrival) { ids = append(ids, a.ID) }); err != nil {
+			faults = append(faults, err.Error())
+		}
+	}
+	if !slices.Equal(ids, []string{"1", "2", "3"}) {
+		t.Errorf("got the receipts %q, want 1, 2 and 3", ids)
+	}
+	if len(faults) < 2 || !strings.Contains(faults[0], "line 2:") || !strings.Contains(faults[1], "line 4: longer than") {
+		t.Errorf("got the errors %.200q, want one of line 2 and one of line 4", faults)
+	}
+}
+
+// FuzzReceipts: no text ends the program, an error names its line, and a file gives the same receipts
+// whether it is read at once or while it grows.
+func FuzzReceipts(f *testing.F) {
+	for _, text := range []string{"{\"id\":\"1\"}\n\n{\"id\":\"2\",\"at\":\"2026-01-31T15:04:05Z\"}", "17\n{\"id\":\"1\"}\n", "{\"id\":1}\n[]\nnull\n", "\x00\xff\r\n", "{\"id\":\"\\ud83d\"}"} {
+		f.Add([]byte(text), uint16(len(text)/2))
+	}
+	f.Fuzz(func(t *testing.T, text []byte, at uint16) {
+		path := filepath.Join(t.TempDir(), "receipts")
+		split := min(int(at), len(text))
+		all := func(parts ...[]byte) (ids []string) {
+			r := audit.File(path, 0)
+			defer r.Close()
+			for i := range parts {
+				if err := os.WriteFile(path, bytes.Join(parts[:i+1], nil), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				for before, err := -1, error(nil); before != len(ids) || err != nil; {
+					before = len(ids)
+					err = r.Read(t.Context(), func(a verify.Arrival) { ids = append(ids, a.ID) })
+					if err != nil && !strings.Contains(err.Error(), "line ") {
+						t.Fatalf("%q: error %v names no line", text, err)
+					}
+				}
+			}
+			return ids
+		}
+		once, grown := all(text), all(text[:split], text[split:])
+		if !slices.Equal(once, grown) || slices.Contains(once, "") {
+			t.Errorf("%q: got %q at once and %q while it grows from %d", text, once, grown, split)
+		}
+	})
 }
