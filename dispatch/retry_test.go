@@ -46,6 +46,30 @@ func TestBisectFindsPoisonedRow(t *testing.T) {
 	}
 }
 
+// A row that its destination can never take is FAILED at the first attempt, and its group goes on.
+func TestFinalRejectionFailsAtOnce(t *testing.T) {
+	drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.answer = func(ids []string) sink.Result {
+				res := poisoned("1")(ids)
+				res.Final = res.Class == sink.Rejected
+				return res
+			}
+		})
+		add(t, d, nil, numberedRows("a", 3))
+		k.advance(time.Minute)
+		alone := 0
+		for _, ids := range k.requests {
+			if slices.Equal(ids, []string{"1"}) {
+				alone++
+			}
+		}
+		k.expect(t, "requests of the row alone", alone, 1)
+		k.expect(t, "FAILED", failedIDs(k.outcomes), []string{"1"})
+		k.expect(t, "outcomes", len(k.outcomes), 3)
+	})
+}
+
 // failedIDs returns the ids of the FAILED rows.
 func failedIDs(outcomes []store.Outcome) (ids []string) {
 	for _, o := range outcomes {

@@ -256,6 +256,10 @@ type Outcome struct {
 	// without, so that an outage makes no dead letters.
 	Suspect bool
 
+	// Final says of a Rejected message that no later attempt can succeed: it is larger than the
+	// destination takes. If it failed alone, the row is FAILED at once.
+	Final bool
+
 	// Receipt is the answer of the destination to a Delivered message. The relay writes it
 	// into the columns of the row that the outbox names for it; see store.Layout.Record. Most
 	// destinations have none. The names of a sink's receipts never change.

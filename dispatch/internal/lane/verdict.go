@@ -70,6 +70,8 @@ func (p *Policy) Judge(l *Lane, rw *Row, f *Failure, now time.Time) Verdict {
 		return Count
 	case p.CountClientErrors:
 		return judgeClientError(f)
+	case f.Final:
+		return GiveUp
 	case f.Suspect && proof:
 		return Count
 	case !f.IsRefusal():

@@ -16,6 +16,7 @@ func TestJudge(t *testing.T) {
 		at        int
 		class     sink.Class
 		suspect   bool // the row may be the cause
+		final     bool // no attempt can succeed
 		several   bool // other rows were in the request
 		searching bool // the request was part of a failed one
 		after     int  // Retry-After
@@ -29,10 +30,12 @@ func TestJudge(t *testing.T) {
 		misconfigured = sink.Misconfigured
 	)
 	tests := map[string][]attempt{
-		"rejected alone is the row's":  {{at: 1, class: rejected, want: Count}, {at: 2, class: rejected, want: Count}},
-		"rejected among several":       {{at: 1, class: rejected, several: true, want: Halve}},
-		"rejected, whatever else":      {{at: 1, class: rejected, after: 60, want: Count}},
-		"rejected of several and busy": {{at: 1, class: rejected, several: true, after: 60, want: Halve}},
+		"rejected alone is the row's":   {{at: 1, class: rejected, want: Count}, {at: 2, class: rejected, want: Count}},
+		"rejected for good, alone":      {{at: 1, class: rejected, final: true, want: GiveUp}},
+		"rejected for good, of several": {{at: 1, class: rejected, final: true, several: true, want: Halve}},
+		"rejected among several":        {{at: 1, class: rejected, several: true, want: Halve}},
+		"rejected, whatever else":       {{at: 1, class: rejected, after: 60, want: Count}},
+		"rejected of several and busy":  {{at: 1, class: rejected, several: true, after: 60, want: Halve}},
 
 		"refused among several is looked into once": {
 			{at: 1, class: refused, several: true, want: Halve},
@@ -136,7 +139,7 @@ func TestJudge(t *testing.T) {
 				}
 				rw.Proof = l.Receiver.Breaker.AcceptedSince(rw.FailureTimes().Last)
 				f := Failure{
-					Outcome: sink.Outcome{Class: a.class, Suspect: a.suspect}, Single: !a.several, Bisecting: a.searching,
+					Outcome: sink.Outcome{Class: a.class, Suspect: a.suspect, Final: a.final}, Single: !a.several, Bisecting: a.searching,
 					RetryAfter: time.Duration(a.after) * time.Second,
 				}
 				if got := p.Judge(l, rw, &f, second(a.at)); got != a.want {

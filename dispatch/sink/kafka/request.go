@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
@@ -52,6 +55,9 @@ func (r *request) deliver(ctx context.Context, p *producer) sink.Result {
 		return r.result(true) // no row can be sent
 	}
 	t, err := p.topic(ctx, r.topic)
+	if err == nil && time.Since(t.read) > limitAge && r.exceeds(r.sink.maxMessage(t)) {
+		t, err = p.load(ctx, r.topic) // the limit may have been raised
+	}
 	if err != nil {
 		r.fail(r.sink.outcomeOf("topic "+r.topic, err))
 		return r.result(false)
@@ -78,6 +84,11 @@ func (r *request) deliver(ctx context.Context, p *producer) sink.Result {
 		waiting = later
 	}
 	return r.result(unsent)
+}
+
+// exceeds reports whether a row may be larger than a batch of a size.
+func (r *request) exceeds(limit int) bool {
+	return slices.ContainsFunc(r.records, func(rec record) bool { return batchOverhead+rec.size() > limit })
 }
 
 // fail sets the outcome of all rows that have none.
@@ -137,7 +148,7 @@ func (r *request) endIfLarge(i, limit int) bool {
 	if len(alone.wire) <= limit {
 		return false
 	}
-	r.end(i, sink.Outcome{Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: fmt.Sprintf(
+	r.end(i, sink.Outcome{Class: sink.Rejected, Reason: store.ReasonBadRequest, Final: true, Detail: fmt.Sprintf(
 		"record needs %d bytes, and topic %s takes %d (max.message.bytes, or max-request-bytes of the sink)", len(alone.wire), r.topic, limit)})
 	return true
 }
@@ -162,6 +173,7 @@ func (r *request) take(t *topic, b *batch) []*batch {
 	if isUnexplained(b.answer.err) {
 		out = r.unexplained(t, b, out)
 	}
+	out.Final = len(b.rows) == 1 && is(b.answer.err, kerr.MessageTooLarge, kerr.RecordListTooLarge)
 	for _, i := range b.rows {
 		r.out[i] = out
 	}

@@ -28,7 +28,7 @@ func TestSuite(t *testing.T) {
 			return open(tb, to.config()), to
 		},
 		Faults: []sinktest.Fault{
-			{Name: "too large", Class: sink.Rejected, Message: func(m *sink.Message) { m.Payload = bytes.Repeat([]byte("x"), 2<<20) }},
+			{Name: "too large", Class: sink.Rejected, Final: true, Message: func(m *sink.Message) { m.Payload = bytes.Repeat([]byte("x"), 2<<20) }},
 			{Name: "invalid record", Class: sink.Rejected, Sink: compacted},
 			{Name: "no topic", Class: sink.Misconfigured, Break: deleteTopic},
 			{Name: "no grant", Class: sink.Misconfigured, Sink: func(tb testing.TB, b sinktest.Broker) sink.Sink {

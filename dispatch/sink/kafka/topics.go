@@ -16,6 +16,9 @@ import (
 // the latest after it. It is a fifth of the Java client's, whose producers are more.
 const topicAge = time.Minute
 
+// limitAge is how long a topic's limits are believed for a row that they end.
+const limitAge = time.Second
+
 // defaultMaxMessage is the default of max.message.bytes since Kafka 2.4. It stands for a limit
 // that could not be read, for example because the credentials may not. A larger record is sent
 // alone, and the broker decides.

@@ -73,15 +73,27 @@ func (s *Sink) classify(ctx context.Context, conn *session, subject string, err 
 	return s.outcome(sink.Unavailable, store.ReasonGateway, "%s", err)
 }
 
+// isTooLarge reports whether a message can never be stored because of its size.
+func isTooLarge(err error) bool {
+	var refused *jetstream.APIError
+	if !errors.As(err, &refused) {
+		return errors.Is(err, nats.ErrMaxPayload)
+	}
+	switch refused.ErrorCode {
+	case codeMessageTooLarge, codeHeaderTooLarge:
+		return true
+	case codeStoreFailed:
+		return strings.HasPrefix(refused.Description, storeFailedTooLarge)
+	}
+	return false
+}
+
 // classOf returns the class of an error that a stream answered, and what to do.
 func classOf(e *jetstream.APIError) (class sink.Class, reason store.Reason, hint string) {
-	switch e.ErrorCode {
-	case codeMessageTooLarge, codeHeaderTooLarge, codeBatchTooLarge:
+	if isTooLarge(e) || e.ErrorCode == codeBatchTooLarge {
 		return sink.Rejected, store.ReasonBadRequest, ""
-	case codeStoreFailed:
-		if strings.HasPrefix(e.Description, storeFailedTooLarge) {
-			return sink.Rejected, store.ReasonBadRequest, ""
-		}
+	}
+	switch e.ErrorCode {
 	case codeMessageInProcess, codeStreamOffline, codeBatchIncomplete, codeAccountFull:
 		return sink.Unavailable, store.ReasonGateway, ""
 	case codeStreamNotMatch:

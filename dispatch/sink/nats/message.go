@@ -32,7 +32,7 @@ const (
 )
 
 // encode makes msg the message for a row. reason is set if the row can never be sent.
-func (s *Sink) encode(msg *nats.Msg, m *sink.Message, maxPayload int64) (reason string) {
+func (s *Sink) encode(msg *nats.Msg, m *sink.Message) (reason string) {
 	if msg.Subject, reason = subjectOf(&s.subject, m); reason != "" {
 		return reason
 	}
@@ -60,7 +60,20 @@ func (s *Sink) encode(msg *nats.Msg, m *sink.Message, maxPayload int64) (reason 
 		msg.Header[jetstream.ExpectedStreamHeader] = []string{stream}
 	}
 	msg.Header[jetstream.MsgIDHeader] = []string{msgID(m, id)}
-	return tooLarge(msg, maxPayload)
+	return ""
+}
+
+// prepare is encode. It returns the outcome of a message that can never be sent.
+func (s *Sink) prepare(msg *nats.Msg, m *sink.Message, maxPayload int64) (out sink.Outcome, ok bool) {
+	if reason := s.encode(msg, m); reason != "" {
+		return s.rejected("%s", reason), false
+	}
+	if reason := tooLarge(msg, maxPayload); reason != "" {
+		out = s.rejected("%s", reason)
+		out.Final = true
+		return out, false
+	}
+	return out, true
 }
 
 // msgID returns the Nats-Msg-Id of a row with this id for receivers. The outbox is part of it,

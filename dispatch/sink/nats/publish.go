@@ -88,8 +88,8 @@ func (r *request) laneEnd(i int) int {
 
 // send sends a message. The next one of its lane follows its answer.
 func (r *request) send(i int) {
-	if reason := r.sink.encode(&r.msg, &r.msgs[i], r.maxPayload); reason != "" {
-		r.items[i] = r.sink.rejected("%s", reason)
+	if out, ok := r.sink.prepare(&r.msg, &r.msgs[i], r.maxPayload); !ok {
+		r.items[i] = out
 		return
 	}
 	r.publish(&r.msg, i, i)
@@ -115,8 +115,8 @@ func (r *request) sendBatch(first int) {
 	batch := make([]nats.Msg, 0, r.laneEnd(first)-first)
 	for i := first; i < first+cap(batch); i++ {
 		var msg nats.Msg
-		if reason := r.sink.encode(&msg, &r.msgs[i], r.maxPayload); reason != "" {
-			r.items[i] = r.sink.rejected("%s", reason)
+		if out, ok := r.sink.prepare(&msg, &r.msgs[i], r.maxPayload); !ok {
+			r.items[i] = out
 			break
 		}
 		batch = append(batch, msg)
@@ -227,6 +227,7 @@ func (r *request) abort(err error) {
 // fail gives messages the same outcome.
 func (r *request) fail(first, last int, subject string, err error) {
 	out := r.sink.classify(r.ctx, r.conn, subject, err)
+	out.Final = first == last && isTooLarge(err)
 	for i := first; i <= last; i++ {
 		r.items[i] = out
 	}

@@ -189,9 +189,9 @@ func permitted(permissions string) func(b *broker, c *nats.Config) {
 // faults are the ways to fail at a server.
 func faults() []sinktest.Fault {
 	return []sinktest.Fault{
-		{Name: "above max_payload", Class: sink.Rejected, Message: func(m *sink.Message) { m.Payload = make([]byte, 64<<10) }},
+		{Name: "above max_payload", Class: sink.Rejected, Final: true, Message: func(m *sink.Message) { m.Payload = make([]byte, 64<<10) }},
 		{Name: "no value in the subject", Class: sink.Rejected, Message: func(m *sink.Message) { m.Group.Name = "" }},
-		{Name: "above max_msg_size", Class: sink.Rejected, Message: func(m *sink.Message) { m.Payload = make([]byte, 40<<10) }},
+		{Name: "above max_msg_size", Class: sink.Rejected, Final: true, Message: func(m *sink.Message) { m.Payload = make([]byte, 40<<10) }},
 		{Name: "stream full", Class: sink.Unavailable, Break: func(_ testing.TB, given sinktest.Broker) (repair func()) {
 			b := given.(*broker)
 			b.change(func(c *jetstream.StreamConfig) { c.MaxBytes = 1 })

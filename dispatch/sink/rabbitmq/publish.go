@@ -241,6 +241,7 @@ func (r *request) rejectLarge(all []*outgoing, limit int) (left []*outgoing) {
 	for _, o := range all {
 		if size := len(o.msg.Body); size > limit {
 			*o.out = r.sink.rejected("message of %d bytes exceeds max_message_size of the broker (%d)", size, limit)
+			o.out.Final = true
 		} else {
 			left = append(left, o)
 		}

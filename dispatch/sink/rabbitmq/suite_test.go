@@ -165,7 +165,7 @@ func changed(alter func(b *broker, c *rabbitmq.Config)) func(testing.TB, sinktes
 // faults are the ways to fail at a server.
 func faults() []sinktest.Fault {
 	return []sinktest.Fault{
-		{Name: "above max_message_size", Class: sink.Rejected, Message: func(m *sink.Message) { m.Payload = make([]byte, maxSize+1) }},
+		{Name: "above max_message_size", Class: sink.Rejected, Final: true, Message: func(m *sink.Message) { m.Payload = make([]byte, maxSize+1) }},
 		{Name: "long routing key", Class: sink.Rejected, Message: func(m *sink.Message) { m.Group.Name = strings.Repeat("x", 256) }},
 		{Name: "headers above frame_max", Class: sink.Rejected, Message: func(m *sink.Message) {
 			m.Attributes = append(m.Attributes, attribute("tenant", strings.Repeat("x", 128<<10))...)

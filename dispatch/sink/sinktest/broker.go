@@ -30,6 +30,7 @@ type Broker interface {
 type Fault struct {
 	Name  string
 	Class sink.Class // of the messages that fail
+	Final bool       // alone, it says that no attempt can succeed
 
 	// Message changes a message so that it alone fails.
 	Message func(m *sink.Message)
@@ -167,6 +168,16 @@ func (h BrokerHarness) testBadMessage(t *testing.T, s sink.Sink, b Broker, msgs 
 	f.Message(&msgs[bad])
 	res := deliver(t, s, msgs...)
 	h.wantFault(t, f.Class, msgs[bad].ID, res.At(bad))
+	alone := deliver(t, s, renumber(msgs[bad : bad+1])...)
+	h.wantFault(t, f.Class, msgs[bad].ID, alone.At(0))
+	if final := alone.At(0).Final; final != f.Final {
+		t.Errorf("alone it is final: %t, want %t", final, f.Final)
+	}
+	for i := range msgs {
+		if i != bad && res.At(i).Final {
+			t.Errorf("message %s is final, although another one is at fault", msgs[i].ID)
+		}
+	}
 	t.Logf("%s: %s", f.Class, res.At(bad).Detail)
 	isBad := func(m sink.Message) bool { return m.ID == msgs[bad].ID }
 	left := rest(t, msgs, res)

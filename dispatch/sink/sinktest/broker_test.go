@@ -35,7 +35,7 @@ func (b *fakeBroker) Deliver(ctx context.Context, msgs []sink.Message) (res sink
 		case b.stopped, b.full, ctx.Err() != nil:
 			out = sink.Outcome{Class: sink.Unavailable, Reason: store.ReasonGateway, Detail: "no broker"}
 		case len(msgs[i].Payload) > 100:
-			out = sink.Outcome{Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: "too large"}
+			out = sink.Outcome{Class: sink.Rejected, Reason: store.ReasonBadRequest, Detail: "too large", Final: true}
 		default:
 			b.stored = append(b.stored, msgs[i].ID)
 		}
@@ -67,7 +67,7 @@ func TestBrokerSuite(t *testing.T) {
 			return b, b
 		},
 		Faults: []sinktest.Fault{
-			{Name: "too large", Class: sink.Rejected, Message: func(m *sink.Message) { m.Payload = make([]byte, 101) }},
+			{Name: "too large", Class: sink.Rejected, Final: true, Message: func(m *sink.Message) { m.Payload = make([]byte, 101) }},
 			{Name: "full", Class: sink.Unavailable, Break: func(_ testing.TB, b sinktest.Broker) (repair func()) {
 				fake := b.(*fakeBroker)
 				fake.set(&fake.full, true)
