@@ -153,7 +153,7 @@ func (s *Set) fillRequest(req *Request, ready *Fifo[*Lane], share int, now time.
 		roomBytes = int(min(int64(roomBytes), s.Memory.RequestShare()))
 	}
 
-	for range share {
+	for left := share; left > 0; left-- {
 		if ready.Len() == 0 || roomRows == 0 {
 			break
 		}
@@ -164,7 +164,7 @@ func (s *Set) fillRequest(req *Request, ready *Fifo[*Lane], share int, now time.
 		}
 		most := min(roomRows, l.maxRunRows(limits.Mode))
 		if share > 1 && limits.MaxRun > 0 {
-			most = min(most, limits.MaxRun)
+			most = min(most, limits.MaxRun, (roomRows+left-1)/left) // many lanes fill it without runs
 		}
 		rows, bytes := s.Endpoints.head(l, most, roomBytes)
 		if req.Unclaimed {

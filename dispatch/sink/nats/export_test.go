@@ -1,6 +1,8 @@
 package nats
 
 import (
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
 )
@@ -31,3 +33,6 @@ func HasBatches(version string) bool { return hasBatches(version) }
 
 // MsgID returns the Nats-Msg-Id of a row.
 func MsgID(m *sink.Message) string { return msgID(m, m.ID) }
+
+// PlainAck calls plainAck.
+func PlainAck(text string) (ack jetstream.PubAck, ok bool) { return plainAck([]byte(text)) }

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"bytes"
 	"encoding/json"
 	"strconv"
 	"strings"
@@ -62,6 +63,9 @@ func (a *answer) result() (ack jetstream.PubAck, err error) {
 	if a.err != nil {
 		return ack, a.err
 	}
+	if ack, ok := plainAck(a.msg.Data); ok {
+		return ack, nil
+	}
 	if len(a.msg.Data) == 0 && a.msg.Header.Get("Status") == statusNoResponders {
 		return ack, nats.ErrNoResponders
 	}
@@ -76,6 +80,25 @@ func (a *answer) result() (ack jetstream.PubAck, err error) {
 		return ack, jetstream.ErrInvalidJSAck
 	}
 	return said.PubAck, nil
+}
+
+// plainAck reads the usual acknowledgement as servers write it, {"stream":"S", "seq":1}, without the cost
+// of JSON. Any other text is not ok.
+func plainAck(data []byte) (ack jetstream.PubAck, ok bool) {
+	text, begins := bytes.CutPrefix(data, []byte(`{"stream":"`))
+	name, number, separated := bytes.Cut(text, []byte(`", "seq":`))
+	number, ends := bytes.CutSuffix(number, []byte("}"))
+	if !begins || !separated || !ends || len(name) == 0 || bytes.ContainsAny(name, `"\`) {
+		return ack, false
+	}
+	for _, digit := range number {
+		if digit < '0' || digit > '9' {
+			return ack, false
+		}
+		ack.Sequence = ack.Sequence*10 + uint64(digit-'0')
+	}
+	ack.Stream = string(name)
+	return ack, len(number) > 0 && len(number) < len("18446744073709551615") // surely no overflow
 }
 
 // statusNoResponders is the status that a server answers if nobody has the subject.
