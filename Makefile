@@ -34,7 +34,7 @@ GOTEST   = go test -vet=off -trimpath -timeout 20m
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test $(SUITES) short crash leader faults lint vuln fuzz bench microbench docs alerts prometheus release chart apiserver clean have-go have-cc
+.PHONY: help build quickstart test $(SUITES) short crash leader faults lint vuln fuzz bench microbench docs alerts prometheus collector release chart apiserver clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -131,6 +131,10 @@ release: have-go ## make the archives, Debian packages and SBOM of the checked-o
 # Kafka has the topic whose partitions become more.
 prometheus: have-go ## raise every alert beside a real Prometheus, and evaluate the dashboard (two minutes)
 	$(SERVERS) exec pg15 kafka prometheus -- go test -count=1 -v -parallel 6 -run TestEveryAlertFires ./cmd/internal/blackbox
+
+collector: have-go ## pass the traces of a relay through a real OpenTelemetry Collector
+	cd cmd/internal/tracing/collector && go build -o ../../../../bin/collector .
+	$(SERVERS) exec pg18 -- env SLUICEBOX_TEST_COLLECTOR=$(abspath bin/collector) go test -count=1 -v -run TestTraceFrom ./cmd/internal/blackbox
 
 CHART     = deploy/helm/sluicebox
 # Of what the manifests are made from; a test compares it.

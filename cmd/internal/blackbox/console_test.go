@@ -2,6 +2,7 @@ package blackbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -98,7 +99,7 @@ func (p *browserPage) shoot(name, scheme string, width, height int64) {
 	p.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
 		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}),
 		chromedp.EmulateViewport(width, height), chromedp.CaptureScreenshot(&png), chromedp.EmulateViewport(1280, 900))
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600)); err != nil {
 		p.t.Fatal(err)
 	}
 }

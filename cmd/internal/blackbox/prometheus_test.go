@@ -50,9 +50,16 @@ func startPrometheus(t *testing.T, rules string) *prometheus {
 		return filepath.Join(dir, name)
 	}
 	config := file("prometheus.yml", fmt.Sprintf(prometheusConfig, file("rules.yml", rules), filepath.Join(p.targets, "*.json")))
-	var output bytes.Buffer
-	cmd := exec.Command(filepath.Join(os.Getenv(prometheusVariable), "prometheus"), "--config.file="+config,
+	startProgram(t, p.url+"/-/ready", filepath.Join(os.Getenv(prometheusVariable), "prometheus"), "--config.file="+config,
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	return p
+}
+
+// startProgram starts a server that ends with the test, and waits until its page ready answers 200.
+func startProgram(t *testing.T, ready, program string, arguments ...string) {
+	t.Helper()
+	var output bytes.Buffer
+	cmd := exec.Command(program, arguments...)
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -61,11 +68,11 @@ func startPrometheus(t *testing.T, rules string) *prometheus {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		if t.Failed() {
-			t.Logf("Prometheus said:\n%s", output.String())
+			t.Logf("%s said:\n%s", filepath.Base(program), output.String())
 		}
 	})
 	within(t, testTimeout, func() string {
-		resp, err := http.Get(p.url + "/-/ready")
+		resp, err := http.Get(ready)
 		if err != nil {
 			return err.Error()
 		}
@@ -75,7 +82,6 @@ func startPrometheus(t *testing.T, rules string) *prometheus {
 		}
 		return ""
 	})
-	return p
 }
 
 // series is a series of an answer, with its value at an instant or its values over a range.

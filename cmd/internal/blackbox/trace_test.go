@@ -38,6 +38,33 @@ sinks:
 admin: {listen: %s}
 `
 
+// collectorVariable is an OpenTelemetry Collector that passes the traces on, see make collector.
+const collectorVariable = "SLUICEBOX_TEST_COLLECTOR"
+
+// collectorConfig takes traces at one address and sends them to another. Its page of health is that of metrics.
+const collectorConfig = `
+receivers: {otlp: {protocols: {grpc: {endpoint: %s}}}}
+exporters: {otlp: {endpoint: %s, tls: {insecure: true}}}
+service:
+  pipelines: {traces: {receivers: [otlp], exporters: [otlp]}}
+  telemetry: {metrics: {readers: [{pull: {exporter: {prometheus: {host: 127.0.0.1, port: %s}}}}]}}
+`
+
+// collect returns the endpoint where relays send traces that the server gets.
+func collect(t *testing.T, server *tracetest.Server) string {
+	t.Helper()
+	program := os.Getenv(collectorVariable)
+	if program == "" {
+		return server.URL
+	}
+	address, metrics := freeAddress(t), freeAddress(t)
+	_, port, _ := strings.Cut(metrics, ":")
+	file := filepath.Join(t.TempDir(), "collector.yaml")
+	writeFile(t, file, fmt.Sprintf(collectorConfig, address, server.URL, port))
+	startProgram(t, "http://"+metrics+"/metrics", program, "--config", file)
+	return "http://" + address
+}
+
 // One trace leads from the span of the service that writes a row, over those of the relay, to the
 // receiver. A row whose context is not sampled has no spans. The latency has the trace as exemplar.
 func TestTraceFromTheWriterToTheReceiver(t *testing.T) {
@@ -54,7 +81,7 @@ func TestTraceFromTheWriterToTheReceiver(t *testing.T) {
 		if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, adminKey, address)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r := launch(t, file, "http://"+address, "OTEL_EXPORTER_OTLP_ENDPOINT="+server.URL, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_BSP_SCHEDULE_DELAY=100")
+		r := launch(t, file, "http://"+address, "OTEL_EXPORTER_OTLP_ENDPOINT="+collect(t, server), "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_BSP_SCHEDULE_DELAY=100")
 		r.waitFor("source connected")
 
 		cfg, err := config.Load(file, nil)
