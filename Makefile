@@ -84,12 +84,15 @@ leader: have-go ## kill, stop, freeze and cut off the leader of two relays N tim
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(or $(DB),all) SLUICEBOX_TEST_CRASHES=$(N) go test -count=1 -v -timeout 60m -parallel 1 \
 		-run 'TestTwoRelays$$|TestARollingRestart|TestMongoTwoRelays' ./cmd/internal/blackbox
 
-# SEED=0 draws a seed. RATE is in rows a second, KINDS selects faults ("relay killed,network cut"), and
-# REPORT=deploy/faults.md writes the section of the database.
-faults: have-go ## run two relays under load and faults from SEED for MINUTES (5) on DB (pg15,pg18,mysql,mariadb,mongo)
-	$(SERVERS) exec $(or $(DB),pg15) nats -- env SLUICEBOX_TEST_VERSIONS=$(or $(DB),pg15) SLUICEBOX_TEST_MINUTES=$(or $(MINUTES),5) SLUICEBOX_TEST_SEED=$(or $(SEED),0) \
-		SLUICEBOX_TEST_RATE=$(RATE) SLUICEBOX_TEST_FAULTS="$(KINDS)" SLUICEBOX_TEST_REPORT=$(abspath $(REPORT)) \
-		go test -count=1 -v -timeout 24h -run 'TestFaults$$' ./cmd/internal/blackbox
+# SEED=0 draws a seed. RATE is in rows a second, EVERY=10s begins a fault every ten seconds, KINDS selects faults
+# ("relay killed,network cut"; "A+B": both at once), and REPORT=deploy/faults.md writes the section of each database, also
+# of a run that fails. DB="pg15 mysql" runs one after the other.
+faults: have-go ## run two relays under load and faults from SEED for MINUTES (5) on DB (pg15,pg18,mysql,mariadb,mongo,sqlite)
+	@failed=; for db in $(or $(DB),pg15); do \
+		$(SERVERS) exec $$([ $$db = sqlite ] || echo $$db) nats -- env SLUICEBOX_TEST_VERSIONS=$$db SLUICEBOX_TEST_MINUTES=$(or $(MINUTES),5) SLUICEBOX_TEST_SEED=$(or $(SEED),0) \
+			SLUICEBOX_TEST_RATE=$(RATE) SLUICEBOX_TEST_EVERY=$(EVERY) SLUICEBOX_TEST_FAULTS="$(KINDS)" SLUICEBOX_TEST_REPORT=$(if $(REPORT),$(abspath $(REPORT))) \
+			go test -count=1 -v -timeout 24h -run 'TestFaults$$' ./cmd/internal/blackbox || failed="$$failed $$db"; \
+	done; [ -z "$$failed" ] || { echo "faults: failed:$$failed" >&2; exit 1; }
 
 lint: have-go ## check the format and look for mistakes
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w these files:" $$unformatted >&2; exit 1; }

@@ -16,7 +16,8 @@ type freezer interface {
 }
 
 // Hosts that a kind applies to.
-func onSQL(name string) bool      { return name != "mongo" }
+func onSQL(name string) bool      { return hasServer(name) && !onMongo(name) }
+func hasServer(name string) bool  { return name != sqliteName }
 func onPostgres(name string) bool { return strings.HasPrefix(name, "pg") }
 func onMySQL(name string) bool    { return onSQL(name) && !onPostgres(name) }
 func onMongo(name string) bool    { return name == "mongo" }
@@ -35,9 +36,9 @@ func databaseKinds() []chaosKind {
 		return c.frozen.Thaw
 	}
 	return []chaosKind{
-		{name: "database crashes", least: short, most: long, inject: stop("immediate")},
-		{name: "database shuts down", least: short, most: long, inject: stop("fast")},
-		{name: "database frozen", least: short, most: 7 * time.Second, inject: frozen},
+		{name: "database crashes", least: short, most: long, on: hasServer, inject: stop("immediate")},
+		{name: "database shuts down", least: short, most: long, on: hasServer, inject: stop("fast")},
+		{name: "database frozen", least: short, most: 7 * time.Second, on: hasServer, inject: frozen},
 		{name: "relays' sessions ended", least: 0, most: short, on: onSQL, inject: func(c *chaos, _ *rand.Rand) func() {
 			c.kind.end(c.t, c.scene)
 			return func() {}

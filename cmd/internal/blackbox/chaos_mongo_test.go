@@ -61,9 +61,9 @@ func (m mongoChaos) begin(ctx context.Context, rows []*chaosRow) (end func(commi
 
 func (m mongoChaos) exists(err error) bool { return mongo.IsDuplicateKeyError(err) }
 
-func (m mongoChaos) states(ctx context.Context, take func(id, state string)) error {
+func (m mongoChaos) states(ctx context.Context, since time.Time, take func(id, state string)) error {
 	for _, collection := range seedCollections() {
-		cursor, err := m.db.Collection(collection).Find(ctx, bson.M{}, options.Find().SetProjection(bson.M{"status": 1}))
+		cursor, err := m.db.Collection(collection).Find(ctx, bson.M{"createdAt": bson.M{"$gte": since}}, options.Find().SetProjection(bson.M{"status": 1}))
 		if err != nil {
 			return err
 		}

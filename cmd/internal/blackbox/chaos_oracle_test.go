@@ -3,6 +3,7 @@ package blackbox
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ type verdict struct {
 	ghosts      []string // arrived, though nothing committed them
 	// unexplained are rows that arrived again, though no fault ran when they had arrived before.
 	unexplained []string
+	lateCopies  int            // arrivals again of rows of earlier phases
 	again       map[string]int // arrivals beyond the first, by the kind of fault that explains them
 	most        int            // bound of again: rows that arrived while a fault ran, or just before
 }
@@ -67,6 +69,10 @@ func (w *truth) judge(states map[string]string, windows []faultWindow) *verdict 
 	}
 	latest := map[string]time.Time{}
 	for _, a := range w.arrivals {
+		if of, is := w.retired[w.hash(a.id)]; is {
+			v.late(a, of, windows)
+			continue
+		}
 		check.Arrive(checker.Arrival{ID: a.id, At: a.at, Sum: a.sum, Source: sourceOf(a.id)})
 		if w.rows[strings.TrimPrefix(a.id, copyMark)] == nil {
 			v.ghosts = append(v.ghosts, a.id)
@@ -76,17 +82,74 @@ func (w *truth) judge(states map[string]string, windows []faultWindow) *verdict 
 		of := windowOf(windows, before, a.at)
 		switch {
 		case !is:
-			if windowOf(windows, a.at, a.at.Add(inFlight)) != nil {
+			if windowOf(windows, a.at, a.at.Add(inFlight)) >= 0 {
 				v.most++
 			}
-		case of == nil:
+		case of < 0:
 			v.unexplained = append(v.unexplained, fmt.Sprintf("%s at %s and %s", a.id, before.Format(time.StampMilli), a.at.Format(time.StampMilli)))
 		default:
-			v.again[strings.Join(of.kinds, " and ")]++
+			v.again[strings.Join(windows[of].kinds, " and ")]++
 		}
 	}
 	v.Report = check.Report()
+	v.Duplicates += v.lateCopies
 	return v
+}
+
+// late judges an arrival of a row that an earlier phase settled.
+func (v *verdict) late(a chaosArrival, of int32, windows []faultWindow) {
+	switch of {
+	case retiredLost:
+	case retiredCalm:
+		v.lateCopies++
+		v.unexplained = append(v.unexplained, fmt.Sprintf("%s in an earlier phase and at %s", a.id, a.at.Format(time.StampMilli)))
+	default:
+		v.lateCopies++
+		v.again[strings.Join(windows[of].kinds, " and ")]++
+	}
+}
+
+// What retire notes in place of a window's index.
+const (
+	retiredCalm = -1 - iota // no fault explains that the row arrives again
+	retiredLost             // it had not arrived, which was judged
+)
+
+func (w *truth) hash(id string) uint64 { return maphash.String(w.seed, id) }
+
+// retire forgets a phase that was judged, except for which fault explains that a row arrives again. So a
+// run may take hours.
+func (w *truth) retire(windows []faultWindow) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.order {
+		w.retired[w.hash(r.id)] = retiredLost
+		if w.copied && r.kind == "DISPATCH_JOB" {
+			w.retired[w.hash(copyMark+r.id)] = retiredLost
+		}
+	}
+	now := time.Now()
+	for _, a := range w.arrivals {
+		if key := w.hash(a.id); w.retired[key] == retiredLost { // else it came again, which was judged
+			w.retired[key] = int32(windowOf(windows, a.at, now))
+		}
+	}
+	w.order, w.arrivals, w.oldest = nil, nil, 0
+	clear(w.rows)
+	clear(w.arrived)
+}
+
+// first is when the oldest row of the phase was created.
+func (w *truth) first() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	first := time.Now()
+	for _, r := range w.order {
+		if r.at.Before(first) {
+			first = r.at
+		}
+	}
+	return first
 }
 
 // sourceOf is the number of the destination of an arrival.
@@ -97,14 +160,15 @@ func sourceOf(id string) int {
 	return 0
 }
 
-// windowOf returns the latest fault that explains that a row arrived at one time and again at another.
-func windowOf(windows []faultWindow, at, again time.Time) *faultWindow {
-	for i := range slices.Backward(windows) {
-		if w := &windows[i]; w.has(at) && w.from.Before(again) {
-			return w
+// windowOf returns the index of the latest fault that explains that a row arrived at one time and again at
+// another, or retiredCalm.
+func windowOf(windows []faultWindow, at, again time.Time) int {
+	for i, w := range slices.Backward(windows) {
+		if w.has(at) && w.from.Before(again) {
+			return i
 		}
 	}
-	return nil
+	return retiredCalm
 }
 
 // wrongs lists what breaks an invariant.
@@ -129,11 +193,11 @@ func (v *verdict) wrongs() (wrongs []string) {
 // states reads the tables until the database answers.
 func (c *chaos) states() map[string]string {
 	c.t.Helper()
-	states := map[string]string{}
+	states, since := map[string]string{}, c.first()
 	within(c.t, testTimeout, func() string {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		return failure(c.store.states(ctx, func(id, state string) { states[id] = state }))
+		return failure(c.store.states(ctx, since, func(id, state string) { states[id] = state }))
 	})
 	return states
 }
@@ -164,6 +228,13 @@ func TestFaultOracle(t *testing.T) {
 		"again, without fault": {func(w *truth, _ map[string]string) {
 			w.arrivals[0].at = time.Now().Add(-time.Hour)
 			w.accept(w.order[0].id, []byte(w.order[0].payload), false)
+		}, "arrived again without a fault: E0000100000001"},
+		"again in the next phase, without fault": {func(w *truth, states map[string]string) {
+			w.arrivals[0].at = time.Now().Add(-time.Hour)
+			id, body := w.order[0].id, w.order[0].payload
+			w.retire(nil)
+			clear(states)
+			w.accept(id, []byte(body), false)
 		}, "arrived again without a fault: E0000100000001"},
 		"replayed": {func(w *truth, _ map[string]string) { w.accept(w.order[0].id, []byte(w.order[0].payload), true) }, ""},
 	} {

@@ -8,8 +8,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -27,9 +27,8 @@ type chaosRelay struct {
 	wanted     bool      // else it is down on purpose
 	retry      time.Time // when the service manager starts it
 
-	peak                  int // RSS in bytes, of all its processes
-	firstOpen, lastOpen   int // descriptors
-	firstTasks, lastTasks int // goroutines
+	address string       // of its API
+	pid     atomic.Int64 // of its last process
 }
 
 // chaosConfig is the relays' configuration. The jobs have two destinations.
@@ -48,10 +47,15 @@ admin: {listen: ADMIN}
 
 func newChaosRelay(t testing.TB, config, database string) *chaosRelay {
 	t.Helper()
-	r := &chaosRelay{wire: servers.NewProxy(t, database), file: filepath.Join(t.TempDir(), "sluicebox.yaml")}
+	r := &chaosRelay{file: filepath.Join(t.TempDir(), "sluicebox.yaml")}
 	address := freeAddress(t)
-	r.text = strings.ReplaceAll(strings.Replace(config, database, proxied(r.wire, database), 1), adminKey, address)
-	r.relay = &relay{admin: "http://" + address}
+	r.text = strings.ReplaceAll(config, adminKey, address)
+	if !strings.HasPrefix(database, "sqlite:") { // it has no network
+		r.wire = servers.NewProxy(t, database)
+		r.text = strings.Replace(r.text, database, proxied(r.wire, database), 1)
+	}
+	r.address = "http://" + address
+	r.relay = &relay{admin: r.address}
 	r.write(t, r.text)
 	r.launch(t)
 	return r
@@ -83,9 +87,22 @@ func (r *chaosRelay) launch(t testing.TB) {
 		said = r.said()
 	}
 	r.relay = launch(t, r.file, r.admin)
+	r.pid.Store(int64(r.cmd.Process.Pid))
 	r.mu.Lock()
 	r.stderr.WriteString(tail(said, 200<<10))
 	r.mu.Unlock()
+}
+
+// saidSince returns what the relay has logged since a time.
+func (r *chaosRelay) saidSince(from time.Time) string {
+	var b strings.Builder
+	for line := range strings.Lines(r.said()) {
+		text, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
+		if at, err := time.Parse(time.RFC3339Nano, text); err == nil && !at.Before(from) {
+			b.WriteString(line)
+		}
+	}
+	return tail(b.String(), 64<<10)
 }
 
 // tail is the end of a text.
@@ -111,9 +128,13 @@ func (r *chaosRelay) tend(t testing.TB) {
 
 // try is relay.ask for a relay that may be down.
 func (r *chaosRelay) try(method, path, body string) (status int, text string) {
+	return ask(method, r.address+path, body)
+}
+
+func ask(method, url, body string) (status int, text string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, r.admin+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -130,30 +151,6 @@ func (r *chaosRelay) try(method, path, body string) (status int, text string) {
 func (r *chaosRelay) isLeader() bool {
 	status, _ := r.try(http.MethodGet, "/leader", "")
 	return status == http.StatusOK
-}
-
-// weigh reads the process's peak memory, and its descriptors and goroutines.
-func (r *chaosRelay) weigh() {
-	dir := fmt.Sprintf("/proc/%d/", r.cmd.Process.Pid)
-	text, _ := os.ReadFile(dir + "status")
-	for line := range strings.Lines(string(text)) {
-		if kilobytes, is := strings.CutPrefix(line, "VmHWM:"); is {
-			n, _ := strconv.Atoi(strings.Fields(kilobytes)[0])
-			r.peak = max(r.peak, n<<10)
-		}
-	}
-	if open, err := os.ReadDir(dir + "fd"); err == nil {
-		r.lastOpen = len(open)
-	}
-	_, metrics := r.try(http.MethodGet, "/metrics", "")
-	for line := range strings.Lines(metrics) {
-		if n, is := strings.CutPrefix(line, "go_goroutines "); is {
-			r.lastTasks, _ = strconv.Atoi(strings.TrimSpace(n))
-		}
-	}
-	if r.firstOpen == 0 {
-		r.firstOpen, r.firstTasks = r.lastOpen, r.lastTasks
-	}
 }
 
 // pick returns the leader, or in one of five cases the other relay.
@@ -259,7 +256,7 @@ func relayKinds() []chaosKind {
 // networkKinds are faults between one relay and the database.
 func networkKinds() []chaosKind {
 	kind := func(name string, least, most time.Duration, begin, end func(w *servers.Proxy)) chaosKind {
-		return chaosKind{name: "network " + name, least: least, most: most, inject: func(c *chaos, r *rand.Rand) func() {
+		return chaosKind{name: "network " + name, least: least, most: most, on: hasServer, inject: func(c *chaos, r *rand.Rand) func() {
 			w := c.pick(r).wire
 			begin(w)
 			return func() {

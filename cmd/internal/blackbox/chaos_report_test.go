@@ -17,17 +17,21 @@ type kindReport struct {
 // chaosReport is the result of a run.
 type chaosReport struct {
 	host, command string
-	seed          uint64
 	lasted        time.Duration
 	rate          int
 	faults        int // steps of two count twice
 	kinds         map[string]*kindReport
+	recovered     []time.Duration // of all steps
 
-	rows, failed, lost, outOfOrder, lies, bodies, duplicates, most, wrong int
+	rows, poisoned, lost, outOfOrder, lies, bodies, duplicates, most, odd int
 	replayed                                                              int
 	drained                                                               time.Duration // the longest
-	retained                                                              int64         // bytes at the peak, -1: not measured
-	relays                                                                []string
+	relays, sizes                                                         []string
+	machine                                                               string
+	picture                                                               string // its line of the page
+
+	complete, failed bool
+	wrongs           []string // what failed, in a line each
 }
 
 func (r *chaosReport) kind(name string) *kindReport {
@@ -37,14 +41,12 @@ func (r *chaosReport) kind(name string) *kindReport {
 	return r.kinds[name]
 }
 
-// add takes the verdict of the last phase, which covers all before.
+// add takes the verdict of a phase.
 func (r *chaosReport) add(v *verdict) {
-	r.rows, r.failed, r.lost, r.outOfOrder, r.lies = v.Rows, v.Failed, v.Lost, v.OutOfOrder, v.FalseCompleted
-	r.bodies, r.duplicates, r.most = v.BodyDiffers, v.Duplicates, v.most
-	r.wrong = len(v.wrongFailed) + len(v.ghosts) + len(v.unexplained)
-	for _, k := range r.kinds {
-		k.again = 0
-	}
+	r.rows, r.poisoned, r.lost = r.rows+v.Rows, r.poisoned+v.Failed, r.lost+v.Lost
+	r.outOfOrder, r.lies, r.bodies = r.outOfOrder+v.OutOfOrder, r.lies+v.FalseCompleted, r.bodies+v.BodyDiffers
+	r.duplicates, r.most = r.duplicates+v.Duplicates, r.most+v.most
+	r.odd += len(v.wrongFailed) + len(v.ghosts) + len(v.unexplained)
 	for kinds, n := range v.again {
 		for name := range strings.SplitSeq(kinds, " and also ") {
 			r.kind(name).again += n
@@ -57,6 +59,18 @@ func (r *chaosReport) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## %s\n\n", r.host)
 	fmt.Fprintf(&b, "`%s`: %d faults of %d kinds in %s, about %d rows/s.\n\n", r.command, r.faults, len(r.kinds), r.lasted.Round(time.Second), r.rate)
+	switch {
+	case !r.complete:
+		fmt.Fprintf(&b, "**It ended early.**\n\n")
+	case r.failed:
+		fmt.Fprintf(&b, "**It failed.**\n\n")
+	}
+	for _, text := range r.wrongs {
+		fmt.Fprintf(&b, "- %s\n", text)
+	}
+	if len(r.wrongs) > 0 {
+		b.WriteString("\n")
+	}
 	fmt.Fprintf(&b, "| Invariant | Result |\n|---|---|\n")
 	line := func(what, format string, args ...any) {
 		fmt.Fprintf(&b, "| %s | %s |\n", what, fmt.Sprintf(format, args...))
@@ -65,16 +79,21 @@ func (r *chaosReport) markdown() string {
 	line("first arrivals out of order in their group", "%d", r.outOfOrder)
 	line("COMPLETED without an arrival", "%d", r.lies)
 	line("body differs", "%d", r.bodies)
-	line("FAILED, or arrived, without cause", "%d", r.wrong)
-	line("FAILED, all poisoned on purpose", "%d", r.failed)
+	line("FAILED, or arrived, without cause", "%d", r.odd)
+	line("FAILED, all poisoned on purpose", "%d", r.poisoned)
 	line("arrived again", "%d; the bound is the %d rows that arrived within 2 s of a fault", r.duplicates, r.most)
 	line("sent by replays", "%d", r.replayed)
 	line("drained after the faults ended", "%s at most", r.drained.Round(10*time.Millisecond))
-	if r.retained >= 0 {
-		line("retained log at its peak", "%.1f MiB", float64(r.retained)/(1<<20))
-	}
+	line("recovered, over all faults", "p50 %s, p95 %s, max %s", quantile(r.recovered, .5), quantile(r.recovered, .95), quantile(r.recovered, 1))
 	for _, text := range r.relays {
 		line("relay", "%s", text)
+	}
+	for _, text := range r.sizes {
+		line("size", "%s", text)
+	}
+	line("the machine", "%s", r.machine)
+	if r.picture != "" {
+		b.WriteString("\n" + strings.TrimRight(r.picture, "\n") + "\n")
 	}
 	fmt.Fprintf(&b, "\n| Fault | Times | Recovered p50 | p95 | max | Arrived again |\n|---|--:|--:|--:|--:|--:|\n")
 	names := make([]string, 0, len(r.kinds))
@@ -84,16 +103,18 @@ func (r *chaosReport) markdown() string {
 	slices.Sort(names)
 	for _, name := range names {
 		k := r.kinds[name]
-		slices.Sort(k.recovered)
-		at := func(q float64) string {
-			if len(k.recovered) == 0 {
-				return "-"
-			}
-			return fmt.Sprintf("%.1f s", k.recovered[int(q*float64(len(k.recovered)-1)+0.5)].Seconds())
-		}
-		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %d |\n", name, len(k.recovered), at(.5), at(.95), at(1), k.again)
+		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %d |\n", name, len(k.recovered), quantile(k.recovered, .5), quantile(k.recovered, .95), quantile(k.recovered, 1), k.again)
 	}
 	return b.String() + "\n"
+}
+
+// quantile is a quantile of times.
+func quantile(times []time.Duration, q float64) string {
+	if len(times) == 0 {
+		return "-"
+	}
+	sorted := slices.Sorted(slices.Values(times))
+	return fmt.Sprintf("%.1f s", sorted[int(q*float64(len(sorted)-1)+0.5)].Seconds())
 }
 
 // faultsHead is the beginning of the page.
@@ -104,7 +125,8 @@ After every ten, everything has to be drained within 60 s, and an oracle joins w
 tables say. Recovered is the time from the end of a fault until a row that was
 committed then arrives, and none has waited for more than 0.5 s. Rows that arrived again are counted at the fault that ran when
 they had arrived before. Of two faults at once, each counts all of it.
-A seed gives the same faults until a kind is added.
+A seed gives the same faults until a kind is added. Sizes are medians of the first and of the last quarter of the run:
+the relay that leads has more of each. The machine is what the run got of it: a stall is a time in which no goroutine of the tests ran.
 
 `
 

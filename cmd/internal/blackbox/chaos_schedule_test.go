@@ -69,6 +69,75 @@ func chaosSchedule(seed uint64, kinds []chaosKind, length time.Duration) (steps 
 	return steps
 }
 
+// steps is the schedule of a plan.
+func (p chaosPlan) steps(kinds []chaosKind) (steps []chaosStep) {
+	switch {
+	case p.brief:
+		return briefSchedule(p.seed, kinds)
+	case p.only == nil:
+		return p.stretch(chaosSchedule(p.seed, kinds, p.length))
+	}
+	only := slices.DeleteFunc(slices.Clone(kinds), func(k chaosKind) bool { return !slices.Contains(p.only, k.name) })
+	var pairs []chaosStep // each as often as the others
+	for _, text := range p.only {
+		if names := strings.Split(text, "+"); len(names) > 1 {
+			pairs = append(pairs, chaosStep{Kinds: names})
+		}
+	}
+	if len(pairs) == 0 {
+		return p.stretch(chaosSchedule(p.seed, only, p.length))
+	}
+	for _, k := range only {
+		pairs = append(pairs, chaosStep{Kinds: []string{k.name}})
+	}
+	steps = chaosSchedule(p.seed, kinds, p.length) // for its times
+	for i := range steps {
+		steps[i].Kinds = pairs[i%len(pairs)].Kinds
+	}
+	return p.stretch(steps)
+}
+
+// stretch ends a schedule where its length ends with one fault every so often.
+func (p chaosPlan) stretch(steps []chaosStep) []chaosStep {
+	spent := time.Duration(0)
+	for i, s := range steps {
+		if spent >= p.length {
+			return steps[:i]
+		}
+		spent += max(p.every, s.Pause+s.Lasts)
+	}
+	return steps
+}
+
+// briefSchedule has each kind once, with short pauses.
+func briefSchedule(seed uint64, kinds []chaosKind) (steps []chaosStep) {
+	steps = chaosSchedule(seed, kinds, time.Minute)
+	n := 0
+	for i := range steps {
+		steps[i].Pause /= 4
+		if n += len(steps[i].Kinds); n >= len(kinds) {
+			return steps[:i+1]
+		}
+	}
+	return steps
+}
+
+// A fault every ten seconds gives six a minute, and pairs come as they were asked for.
+func TestFaultPlan(t *testing.T) {
+	t.Parallel()
+	kinds := chaosKinds("pg15", false)
+	p := chaosPlan{seed: 7, length: 10 * time.Minute, every: 20 * time.Second}
+	if n := len(p.steps(kinds)); n != 30 {
+		t.Errorf("a fault every 20 s for 10 minutes: got %d faults, want 30", n)
+	}
+	p.only = []string{"database crashes+receiver hangs", "relay killed"}
+	for i, s := range p.steps(kinds) {
+		if want := strings.Split(p.only[i%2], "+"); !slices.Equal(s.Kinds, want) {
+			t.Errorf("step %d has %q, want %q", i, s.Kinds, want)
+		}
+	}
+}
+
 // An equal seed gives an equal schedule, another seed another one, and all kinds come.
 func TestFaultSchedule(t *testing.T) {
 	t.Parallel()

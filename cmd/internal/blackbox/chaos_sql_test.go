@@ -4,10 +4,22 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // sqlChaos is the chaosStore of a conn.
-type sqlChaos struct{ *conn }
+type sqlChaos struct {
+	*conn
+	// time is a column's value of a time, or nil: the driver's.
+	time func(at time.Time) any
+}
+
+func (s sqlChaos) at(at time.Time) any {
+	if s.time == nil {
+		return at
+	}
+	return s.time(at)
+}
 
 func (s sqlChaos) begin(ctx context.Context, rows []*chaosRow) (end func(commit bool) error, err error) {
 	tx, err := s.BeginTx(ctx, nil)
@@ -42,7 +54,7 @@ func (s sqlChaos) begin(ctx context.Context, rows []*chaosRow) (end func(commit 
 			if r.group == "" {
 				group = nil
 			}
-			args = append(args, r.id, r.kind, group, r.payload, r.at)
+			args = append(args, r.id, r.kind, group, r.payload, s.at(r.at))
 			if len(places) == 500 {
 				if err = flush(); err != nil {
 					break
@@ -61,14 +73,41 @@ func (s sqlChaos) begin(ctx context.Context, rows []*chaosRow) (end func(commit 
 }
 
 func (s sqlChaos) exists(err error) bool {
-	return err != nil && (strings.Contains(err.Error(), "SQLSTATE 23505") || strings.Contains(err.Error(), "Error 1062"))
+	return err != nil && (strings.Contains(err.Error(), "SQLSTATE 23505") || strings.Contains(err.Error(), "Error 1062") || strings.Contains(err.Error(), "UNIQUE constraint failed"))
 }
 
-func (s sqlChaos) states(_ context.Context, take func(id, state string)) error {
-	return s.each("SELECT id, status FROM outbox_events UNION ALL SELECT id, status FROM outbox_dispatch_jobs", nil, func(scan func(...any) error) error {
+func (s sqlChaos) states(_ context.Context, since time.Time, take func(id, state string)) error {
+	const of = "SELECT id, status FROM outbox_events WHERE created_at >= $1 UNION ALL SELECT id, status FROM outbox_dispatch_jobs WHERE created_at >= $1"
+	return s.each(of, []any{s.at(since)}, func(scan func(...any) error) error {
 		var id, state string
 		err := scan(&id, &state)
 		take(id, state)
 		return err
 	})
+}
+
+// binlogSize is how many bytes all binlogs of a MySQL or MariaDB have.
+func binlogSize(ctx context.Context, c *conn) (n int64, err error) {
+	rows, err := c.QueryContext(ctx, "SHOW BINARY LOGS")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = rows.Close() }()
+	columns, err := rows.Columns()
+	if err != nil {
+		return 0, err
+	}
+	for rows.Next() {
+		var size int64
+		into := make([]any, len(columns)) // MySQL has one more than MariaDB
+		for i := range into {
+			into[i] = new(any)
+		}
+		into[1] = &size
+		if err := rows.Scan(into...); err != nil {
+			return 0, err
+		}
+		n += size
+	}
+	return n, rows.Err()
 }

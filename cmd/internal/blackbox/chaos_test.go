@@ -2,6 +2,7 @@ package blackbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -28,7 +29,8 @@ type chaos struct {
 
 	windows []faultWindow
 	report  *chaosReport
-	ticks   int
+	machine *machine
+	sampled *samples
 }
 
 // Variables of a run. SEED 0 draws one.
@@ -37,13 +39,14 @@ const (
 	minutesVariable = "SLUICEBOX_TEST_MINUTES"
 	rateVariable    = "SLUICEBOX_TEST_RATE"
 	reportVariable  = "SLUICEBOX_TEST_REPORT"
-	onlyVariable    = "SLUICEBOX_TEST_FAULTS" // a list of kinds: only these
+	everyVariable   = "SLUICEBOX_TEST_EVERY"  // from one fault's begin to the next one's
+	onlyVariable    = "SLUICEBOX_TEST_FAULTS" // a list of kinds: only these. A+B: both at once
 )
 
 // chaosKinds are the kinds of faults that apply to a host. brief selects the short ones that every
 // run of the tests has.
 func chaosKinds(host string, brief bool) (kinds []chaosKind) {
-	system := slices.Concat(relayKinds(), networkKinds(), databaseKinds(), grantKinds(), mongoKinds())
+	system := slices.Concat(relayKinds(), networkKinds(), databaseKinds(), grantKinds(), mongoKinds(), sqliteKinds())
 	for i := range system {
 		system[i].family = "system" // while one of them is down, another cannot begin
 	}
@@ -104,7 +107,15 @@ func TestFaults(t *testing.T) {
 		rate = 500
 	}
 	plan := chaosPlan{seed: seed, rate: rate, length: time.Duration(minutes * float64(time.Minute))}
-	for _, h := range servers.Chosen(append(hosts(), mongoHost())) {
+	if text := os.Getenv(everyVariable); text != "" {
+		if plan.every, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := os.Getenv(onlyVariable); text != "" {
+		plan.only = strings.Split(text, ",")
+	}
+	for _, h := range servers.Chosen(append(hosts(), mongoHost(), host{name: sqliteName})) {
 		t.Run(h.name, func(t *testing.T) { runChaos(t, h, plan) })
 	}
 }
@@ -114,7 +125,24 @@ type chaosPlan struct {
 	seed   uint64
 	rate   int // rows per second
 	length time.Duration
+	every  time.Duration // from one fault's begin to the next one's; 0: random pauses
+	only   []string      // kinds, or pairs with + between them; none: all
 	brief  bool
+}
+
+// command starts a run again.
+func (p chaosPlan) command(host string) string {
+	if p.brief {
+		return "go test -run TestFaultsFromSeed ./cmd/internal/blackbox"
+	}
+	text := fmt.Sprintf("make faults SEED=%d MINUTES=%g DB=%s RATE=%d", p.seed, p.length.Minutes(), host, p.rate)
+	if p.every > 0 {
+		text += fmt.Sprintf(" EVERY=%s", p.every)
+	}
+	if p.only != nil {
+		text += fmt.Sprintf(" KINDS=%q", strings.Join(p.only, ","))
+	}
+	return text
 }
 
 // stepsOfPhase is how many faults come before all of them end and everything must be drained.
@@ -123,32 +151,24 @@ const stepsOfPhase = 10
 func runChaos(t *testing.T, h host, plan chaosPlan) {
 	t.Helper()
 	kinds := chaosKinds(h.name, plan.brief)
-	if only := os.Getenv(onlyVariable); only != "" && !plan.brief {
-		kinds = slices.DeleteFunc(kinds, func(k chaosKind) bool { return !slices.Contains(strings.Split(only, ","), k.name) })
-	}
-	steps := chaosSchedule(plan.seed, kinds, plan.length)
-	if plan.brief {
-		steps = briefSchedule(plan.seed, kinds)
-	}
-	command := fmt.Sprintf("make faults SEED=%d MINUTES=%g DB=%s", plan.seed, plan.length.Minutes(), h.name)
-	if plan.brief {
-		command = "go test -run TestFaultsFromSeed ./cmd/internal/blackbox"
-	}
-	t.Logf("%d faults; %s", len(steps), command)
+	steps := plan.steps(kinds)
+	t.Logf("%d faults; %s", len(steps), plan.command(h.name))
+	m := &machine{}
+	t.Cleanup(m.watch()) // after all others
 	c := newChaos(t, h, plan)
-	c.report.command = command
-	began := time.Now()
-	t.Cleanup(func() {
-		c.report.lasted = time.Since(began)
-		t.Log("\n" + c.report.markdown())
-		if t.Failed() {
-			t.Logf("again: %s", command)
-		}
-	})
+	c.machine = m
+	t.Cleanup(c.conclude(plan)) // also of a run that ended early
 	c.start(plan.seed)
 	t.Cleanup(c.stop)
+	stop := c.sample(plan.length)
+	t.Cleanup(stop)
 	c.sleep(calm(plan))
+	next := time.Now()
 	for i, step := range steps {
+		if plan.every > 0 {
+			step.Pause = max(time.Second, time.Until(next))
+			next = time.Now().Add(step.Pause + plan.every)
+		}
 		c.run(step, kinds)
 		if (i+1)%stepsOfPhase == 0 || i == len(steps)-1 {
 			c.drain(i == len(steps)-1)
@@ -158,12 +178,48 @@ func runChaos(t *testing.T, h host, plan chaosPlan) {
 	for _, r := range c.relays {
 		expectStop(t, r.relay)
 	}
-	if file := os.Getenv(reportVariable); file != "" && !plan.brief && !t.Failed() {
+	c.report.complete = true
+}
+
+// conclude returns what logs and saves the report, however the run ends.
+func (c *chaos) conclude(plan chaosPlan) func() {
+	began := time.Now()
+	c.report.command = plan.command(c.host)
+	return func() {
 		c.report.lasted = time.Since(began)
+		c.report.machine = c.machine.said(began, c.machine.from)
+		if c.sampled != nil {
+			c.report.sizes = c.sampled.texts()
+		}
+		c.report.failed = c.t.Failed()
+		c.t.Log("\n" + c.report.markdown())
+		if c.t.Failed() {
+			c.t.Logf("again: %s", c.report.command)
+		}
+		file := os.Getenv(reportVariable)
+		if file == "" || plan.brief {
+			return
+		}
+		if c.sampled != nil {
+			picture, err := c.sampled.savePicture(file, c.host)
+			if err != nil {
+				c.t.Error(err)
+			}
+			c.report.picture = picture
+		}
 		if err := c.report.save(file); err != nil {
-			t.Error(err)
+			c.t.Error(err)
 		}
 	}
+}
+
+// wrong notes a broken invariant. The run goes on.
+func (c *chaos) wrong(format string, args ...any) {
+	c.t.Helper()
+	text := fmt.Sprintf(format, args...)
+	c.t.Errorf("%s", text)
+	first, _, _ := strings.Cut(text, "\n")
+	c.report.wrongs = append(c.report.wrongs, first)
 }
 
 // calm is a time without a fault, in which no row may arrive twice.
@@ -174,26 +230,13 @@ func calm(plan chaosPlan) time.Duration {
 	return 2 * inFlight
 }
 
-// briefSchedule has each kind once, with short pauses.
-func briefSchedule(seed uint64, kinds []chaosKind) (steps []chaosStep) {
-	steps = chaosSchedule(seed, kinds, time.Minute)
-	n := 0
-	for i := range steps {
-		steps[i].Pause /= 4
-		if n += len(steps[i].Kinds); n >= len(kinds) {
-			return steps[:i+1]
-		}
-	}
-	return steps
-}
-
 func newChaos(t *testing.T, h host, plan chaosPlan) *chaos {
 	t.Helper()
 	s, server, store := chaosScene(t, h)
 	w := &workload{truth: newTruth(), store: store, rate: plan.rate}
 	c := &chaos{
 		workload: w, scene: s, host: h.name, server: server, frozen: freezerOf(server), to: &chaosReceiver{truth: w.truth},
-		report: &chaosReport{host: h.name, seed: plan.seed, rate: plan.rate, kinds: map[string]*kindReport{}, retained: -1},
+		report: &chaosReport{host: h.name, rate: plan.rate, kinds: map[string]*kindReport{}},
 	}
 	s.to.Script(func(req *sinktest.Request) sinktest.Answer { return c.to.answer(req) })
 	c.copies, c.copied = c.newCopies(plan.brief), true
@@ -211,22 +254,28 @@ func newChaos(t *testing.T, h host, plan chaosPlan) *chaos {
 	return c
 }
 
-// chaosScene starts a server with the tables. Of a MongoDB, a scene has no conn, and an empty kind.
+// chaosScene starts a server with the tables. Of a MongoDB, a scene has no conn, and an empty kind. SQLite
+// has no server.
 func chaosScene(t *testing.T, h host) (*scene, ownServer, chaosStore) {
 	t.Helper()
+	if h.name == sqliteName {
+		s, store := newSQLiteChaos(t)
+		return s, nil, store
+	}
 	if h.kind == nil {
 		return newMongoChaos(t)
 	}
 	database, server := h.start(t, nil)
 	s := sceneIn(t, h, database, "")
-	return s, server, sqlChaos{s.conn}
+	return s, server, sqlChaos{conn: s.conn}
 }
 
 func freezerOf(server ownServer) freezer {
 	if set, isSet := server.(*servers.MongoSet); isSet {
 		return set.Members[0]
 	}
-	return server.(freezer)
+	frozen, _ := server.(freezer)
+	return frozen
 }
 
 // sleep lets the run go on for a while: it tends the relays and watches their size.
@@ -248,28 +297,25 @@ func (c *chaos) tick() {
 	for _, r := range c.relays {
 		r.tend(c.t)
 	}
-	if err := c.errs.Load(); err != nil {
-		c.t.Fatalf("a writer: %v", *err)
-	}
-	if c.ticks++; c.ticks%40 == 0 {
-		for _, r := range c.relays {
-			r.weigh()
-		}
-		c.measureLog()
+	if err := c.errs.Swap(nil); err != nil {
+		c.wrong("a writer: %v", *err)
 	}
 }
 
-// measureLog reads how much log the relays' slot retains.
-func (c *chaos) measureLog() {
-	if !c.kind.postgres {
-		return
-	}
+// retainedLog is how many bytes of log the database keeps for the relays.
+func (c *chaos) retainedLog() (n int64, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // the database may be frozen
 	defer cancel()
-	var n int64
-	if c.conn.QueryRowContext(ctx, "SELECT coalesce(max(pg_current_wal_lsn() - restart_lsn), 0)::bigint FROM pg_replication_slots").Scan(&n) == nil {
-		c.report.retained = max(c.report.retained, n)
+	switch {
+	case onPostgres(c.host):
+		const retained = "SELECT coalesce(max(pg_current_wal_lsn() - restart_lsn), 0)::bigint FROM pg_replication_slots"
+		return n, c.conn.QueryRowContext(ctx, retained).Scan(&n)
+	case c.host == sqliteName:
+		return walSize(c.database)
+	case onMySQL(c.host):
+		return binlogSize(ctx, c.conn)
 	}
+	return 0, errors.ErrUnsupported
 }
 
 // usualLag is the age of the oldest row that counts as recovered.
@@ -278,11 +324,17 @@ const usualLag = 500 * time.Millisecond
 // mostRecovery is the time in which everything must be as before a fault.
 const mostRecovery = time.Minute
 
+// slowRecovery is the recovery at which the log says how the machine was.
+const slowRecovery = 2 * time.Second
+
+// verySlowRecovery is the one at which it has what the relays said.
+const verySlowRecovery = 5 * time.Second
+
 // run injects the faults of a step, ends them, and waits until the rows arrive as before.
 func (c *chaos) run(step chaosStep, kinds []chaosKind) {
 	c.t.Helper()
 	c.sleep(step.Pause)
-	began := time.Now()
+	began, then := time.Now(), readPressure()
 	var heals []func()
 	// Rows and operators need the database, so their faults end last.
 	of := slices.DeleteFunc(slices.Clone(kinds), func(k chaosKind) bool { return !slices.Contains(step.Kinds, k.name) })
@@ -295,6 +347,11 @@ func (c *chaos) run(step chaosStep, kinds []chaosKind) {
 	}
 	healed := time.Now()
 	took := c.recovered()
+	c.report.recovered = append(c.report.recovered, took)
+	said := ""
+	if took > slowRecovery {
+		said = " (" + c.machine.said(began, then) + ")"
+	}
 	name := strings.Join(step.Kinds, " and also ")
 	c.windows = append(c.windows, faultWindow{[]string{name}, began, healed.Add(took)})
 	c.report.faults += len(step.Kinds)
@@ -302,14 +359,19 @@ func (c *chaos) run(step chaosStep, kinds []chaosKind) {
 		k := c.report.kind(name)
 		k.recovered = append(k.recovered, took)
 	}
-	c.t.Logf("%s  %s: recovered after %s", began.Format(time.TimeOnly), step, took.Round(10*time.Millisecond))
+	if took > verySlowRecovery {
+		for i, r := range c.relays {
+			c.t.Logf("relay %d said since then:\n%s", i+1, r.saidSince(began))
+		}
+	}
+	c.t.Logf("%s  %s: recovered after %s%s", began.Format(time.TimeOnly), step, took.Round(10*time.Millisecond), said)
 }
 
 // recovered waits until a row arrives that was committed after the fault's end, and none that could arrive
 // is older than usual.
 func (c *chaos) recovered() time.Duration {
 	c.t.Helper()
-	began := time.Now()
+	began, then := time.Now(), readPressure()
 	for {
 		lag, id := c.lag()
 		took := time.Since(began)
@@ -317,7 +379,9 @@ func (c *chaos) recovered() time.Duration {
 		case lag < usualLag && c.fresh(began):
 			return took
 		case took > mostRecovery:
-			c.t.Errorf("row %s has not arrived %s after the fault's end, %s after its commit", id, took, lag)
+			c.wrong("row %s has not arrived %s after the fault's end, %s after its commit (the machine: %s)",
+				id, took.Round(time.Second), lag.Round(time.Second), c.machine.said(began, then))
+			c.overdue() // so that they do not fail the next fault too
 			return took
 		}
 		c.sleep(20 * time.Millisecond)
@@ -328,7 +392,7 @@ func (c *chaos) recovered() time.Duration {
 func (c *chaos) drain(last bool) {
 	c.t.Helper()
 	c.pause()
-	began := time.Now()
+	began, then := time.Now(), readPressure()
 	var states map[string]string
 	for {
 		states = c.states()
@@ -341,8 +405,8 @@ func (c *chaos) drain(last bool) {
 		if open == 0 {
 			break
 		}
-		if time.Since(began) > time.Minute {
-			c.t.Errorf("%d rows are open a minute after the last fault ended, for example %s, %s", open, one, states[one])
+		if time.Since(began) > mostRecovery {
+			c.wrong("%d rows are open a minute after the last fault ended, for example %s, %s (the machine: %s)", open, one, states[one], c.machine.said(began, then))
 			break
 		}
 		c.sleep(100 * time.Millisecond)
@@ -353,13 +417,12 @@ func (c *chaos) drain(last bool) {
 	c.report.add(v)
 	c.report.replayed = c.replayed
 	if wrongs := v.wrongs(); len(wrongs) > 0 {
-		c.t.Errorf("%d invariants are broken:\n%s", len(wrongs), strings.Join(wrongs, "\n"))
+		c.wrong("%d invariants are broken, such as %s\n%s", len(wrongs), wrongs[0], strings.Join(wrongs, "\n"))
 	}
+	c.retire(c.windows)
 	c.report.relays = nil
 	for i, r := range c.relays {
-		r.weigh()
-		c.report.relays = append(c.report.relays, fmt.Sprintf("%d: %d starts, %.0f MiB RSS at the peak, %d goroutines and %d descriptors at first, %d and %d at last",
-			i+1, r.starts, float64(r.peak)/(1<<20), r.firstTasks, r.firstOpen, r.lastTasks, r.lastOpen))
+		c.report.relays = append(c.report.relays, fmt.Sprintf("%d: %d starts", i+1, r.starts))
 	}
 	if !last {
 		c.resume()

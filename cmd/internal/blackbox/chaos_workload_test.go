@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ type chaosRow struct {
 
 	committed time.Time
 	mayFail   bool // the row cannot be delivered
+	overdue   bool // a failure of the run has named it
 	noOrder   bool // an operator may have moved it in its group
 }
 
@@ -30,8 +32,8 @@ type chaosStore interface {
 	begin(ctx context.Context, rows []*chaosRow) (end func(commit bool) error, err error)
 	// exists reports whether an error says that a row exists already.
 	exists(err error) bool
-	// states reads the state of every row.
-	states(ctx context.Context, take func(id, state string)) error
+	// states reads the state of every row that was created at a time or later.
+	states(ctx context.Context, since time.Time, take func(id, state string)) error
 }
 
 // chaosWriters is how many services write.
@@ -43,7 +45,8 @@ const (
 	chaosHot    = chaosWriters
 )
 
-// truth has what the workload committed and what the receiver accepted.
+// truth has what the workload committed and what the receiver accepted since the last phase, and
+// little of the phases before.
 type truth struct {
 	mu       sync.Mutex
 	rows     map[string]*chaosRow
@@ -56,6 +59,9 @@ type truth struct {
 	newest   time.Time // when the youngest row that arrived was committed
 	replayed int       // arrivals of replays
 	copied   bool      // the jobs have a second destination
+
+	seed    maphash.Seed
+	retired map[uint64]int32 // by the hash of what arrived in earlier phases: see retire
 }
 
 // copyMark begins the id of what arrives at the second destination.
@@ -68,7 +74,8 @@ type chaosArrival struct {
 }
 
 func newTruth() *truth {
-	return &truth{rows: map[string]*chaosRow{}, last: map[string]int64{}, lastTime: map[string]time.Time{}, arrived: map[string]bool{}}
+	return &truth{rows: map[string]*chaosRow{}, last: map[string]int64{}, lastTime: map[string]time.Time{}, arrived: map[string]bool{},
+		seed: maphash.MakeSeed(), retired: map[uint64]int32{}}
 }
 
 // row makes the next row of a group.
@@ -147,11 +154,20 @@ func (w *truth) lag() (time.Duration, string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for ; w.oldest < len(w.order); w.oldest++ {
-		if r := w.order[w.oldest]; !w.arrived[r.id] && !r.mayFail {
+		if r := w.order[w.oldest]; !w.arrived[r.id] && !r.mayFail && !r.overdue {
 			return time.Since(r.committed), r.id
 		}
 	}
 	return 0, ""
+}
+
+// overdue makes lag forget the rows that have not arrived.
+func (w *truth) overdue() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.order[w.oldest:] {
+		r.overdue = !w.arrived[r.id]
+	}
 }
 
 // fresh reports whether a row has arrived that was committed after a time.

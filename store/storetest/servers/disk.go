@@ -2,6 +2,7 @@ package servers
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,28 +21,38 @@ type Disk struct {
 func (p *private) OnDisk(size int64) *Disk {
 	p.tb.Helper()
 	p.Stop("fast")
-	d := &Disk{p.tb, filepath.Join(p.base, "data")}
+	dir := filepath.Join(p.base, "data")
 	before := filepath.Join(p.base, "before")
-	if err := os.Rename(d.dir, before); err != nil {
+	if err := os.Rename(dir, before); err != nil {
 		p.tb.Fatal(err)
 	}
-	if err := os.Mkdir(d.dir, 0o700); err != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		p.tb.Fatal(err)
 	}
-	if err := mountMemory(d.dir, size); err != nil {
-		p.tb.Skipf("no small disk can be mounted, which needs root and CAP_SYS_ADMIN: %v", err)
+	d, err := MountDisk(p.tb, dir, size)
+	if err != nil {
+		p.tb.Skip(err)
 	}
-	p.tb.Cleanup(func() { // the server is killed afterwards
-		if err := detach(d.dir); err != nil {
-			p.tb.Error(err)
-		}
-	})
-	chown(p.tb, d.dir)
-	if out, err := exec.Command("cp", "-a", before+"/.", d.dir).CombinedOutput(); err != nil {
+	chown(p.tb, dir)
+	if out, err := exec.Command("cp", "-a", before+"/.", dir).CombinedOutput(); err != nil {
 		p.tb.Fatalf("%v: %s", err, out)
 	}
 	p.Restart(nil)
 	return d
+}
+
+// MountDisk mounts a file system of a size in bytes on an empty directory, until the end of the test.
+func MountDisk(tb testing.TB, dir string, size int64) (*Disk, error) {
+	tb.Helper()
+	if err := mountMemory(dir, size); err != nil {
+		return nil, fmt.Errorf("mount a small disk: %w; it needs root and CAP_SYS_ADMIN", err)
+	}
+	tb.Cleanup(func() { // a server is killed afterwards
+		if err := detach(dir); err != nil {
+			tb.Error(err)
+		}
+	})
+	return &Disk{tb, dir}, nil
 }
 
 // Fill leaves room for so many bytes on the disk, or less. Free ends that.

@@ -18,11 +18,12 @@ type Series struct {
 	X, Y []float64
 }
 
-// Lines is a chart of lines. All values are above zero. The horizontal axis is logarithmic, and
-// so is the vertical one unless it begins at zero.
+// Lines is a chart of lines. The horizontal axis is logarithmic, and so is the vertical one, unless it
+// begins at zero. Values of logarithmic axes are above zero.
 type Lines struct {
 	Title, X, Y string // the title, and the labels of the axes with their units
-	FromZero    bool
+	FromZero    bool   // the vertical axis
+	Timeline    bool   // the horizontal axis begins at zero too, and its many points have no marks
 	Series      []Series
 }
 
@@ -51,6 +52,7 @@ const (
 	barTop                   = 44
 	barHeight, groupHead     = 24, 30
 	labelHeight              = 16
+	panelHeight, panelHead   = 210, 40
 )
 
 // style has the colours of both themes. The classes s0, s1, … are those of the series.
@@ -143,6 +145,9 @@ func logAxis(values []float64, from, to float64) (a axis, ticks []float64) {
 // zeroAxis returns an axis from zero to the first tick above the values, and its ticks: 4 to 8.
 func zeroAxis(values []float64, from, to float64) (a axis, ticks []float64) {
 	high := slices.Max(values)
+	if high <= 0 {
+		high = 1
+	}
 	unit := math.Pow(10, math.Floor(math.Log10(high)))
 	step := unit / 5
 	for _, wider := range []float64{unit / 2, unit, 2 * unit} {
@@ -159,28 +164,47 @@ func zeroAxis(values []float64, from, to float64) (a axis, ticks []float64) {
 
 // SVG draws the chart.
 func (l *Lines) SVG() []byte {
+	c := begin(width, height, l.Title)
+	l.draw(c, top, height-bottom)
+	return c.end()
+}
+
+// Panels draws charts of equal horizontal axes below each other, in one picture. Their titles are unused.
+func Panels(title string, panels ...Lines) []byte {
+	c := begin(width, panelHeight*len(panels)+barTop, title)
+	for i := range panels {
+		from := float64(barTop + i*panelHeight)
+		panels[i].draw(c, from+panelHead, from+panelHeight-bottom)
+	}
+	return c.end()
+}
+
+// draw draws the lines between two heights, with their labels around them.
+func (l *Lines) draw(c *canvas, high, low float64) {
 	var xs, ys []float64
 	for _, s := range l.Series {
 		xs, ys = append(xs, s.X...), append(ys, s.Y...)
 	}
-	c := begin(width, height, l.Title)
-	x := axis{low: slices.Min(xs), high: slices.Max(xs), from: left + 12, to: width - right - 12}
-	vertical := logAxis
+	axisOf := logAxis
 	if l.FromZero {
-		vertical = zeroAxis
+		axisOf = zeroAxis
 	}
-	y, ticks := vertical(ys, height-bottom, top)
+	y, ticks := axisOf(ys, low, high)
 	for _, tick := range ticks {
 		c.grid(left, y.at(tick), width-right, y.at(tick))
 		c.text("tick", "end", left-8, y.at(tick)+4, Number(tick))
 	}
 	slices.Sort(xs)
-	for _, tick := range slices.Compact(xs) {
-		c.grid(x.at(tick), top, x.at(tick), height-bottom)
-		c.text("tick", "middle", x.at(tick), height-bottom+18, Number(tick))
+	x, marks := axis{low: xs[0], high: xs[len(xs)-1], from: left + 12, to: width - right - 12}, slices.Compact(xs)
+	if l.Timeline {
+		x, marks = zeroAxis(xs, left, width-right)
 	}
-	c.text("", "middle", (left+width-right)/2, height-14, l.X)
-	c.text("tick", "start", 16, top-18, l.Y)
+	for _, tick := range marks {
+		c.grid(x.at(tick), high, x.at(tick), low)
+		c.text("tick", "middle", x.at(tick), low+18, Number(tick))
+	}
+	c.text("", "middle", (left+width-right)/2, low+42, l.X)
+	c.text("tick", "start", 16, high-18, l.Y)
 
 	labels := make([]float64, len(l.Series)) // their heights
 	for i, s := range l.Series {
@@ -188,18 +212,19 @@ func (l *Lines) SVG() []byte {
 		var points strings.Builder
 		for k := range s.X {
 			fmt.Fprintf(&points, "%.1f,%.1f ", x.at(s.X[k]), y.at(s.Y[k]))
-			c.add(`<circle class="f%d" cx="%.1f" cy="%.1f" r="3.5"/>`, i, x.at(s.X[k]), y.at(s.Y[k]))
+			if !l.Timeline {
+				c.add(`<circle class="f%d" cx="%.1f" cy="%.1f" r="3.5"/>`, i, x.at(s.X[k]), y.at(s.Y[k]))
+			}
 		}
 		c.add(`<polyline class="s%d" points="%s"/>`, i, strings.TrimSpace(points.String()))
 	}
-	for i, at := range spread(labels) {
+	for i, at := range spread(labels, low) {
 		c.text(fmt.Sprintf("f%d", i), "start", width-right+2, at+4, l.Series[i].Name)
 	}
-	return c.end()
 }
 
-// spread moves labels apart that would overlap.
-func spread(at []float64) []float64 {
+// spread moves labels apart that would overlap, none below the axis.
+func spread(at []float64, low float64) []float64 {
 	order := make([]int, len(at))
 	for i := range order {
 		order[i] = i
@@ -209,8 +234,8 @@ func spread(at []float64) []float64 {
 	for k := 1; k < len(order); k++ {
 		moved[order[k]] = max(moved[order[k]], moved[order[k-1]]+labelHeight)
 	}
-	for k := len(order) - 1; k >= 0; k-- { // not below the axis
-		limit := float64(height-bottom) - float64(len(order)-1-k)*labelHeight
+	for k := len(order) - 1; k >= 0; k-- {
+		limit := low - float64(len(order)-1-k)*labelHeight
 		moved[order[k]] = min(moved[order[k]], limit)
 	}
 	return moved

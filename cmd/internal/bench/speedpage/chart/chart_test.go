@@ -165,3 +165,31 @@ func TestBothThemesHaveAllColours(t *testing.T) {
 		}
 	}
 }
+
+// A picture of panels has the lines and labels of each below the one before, and a timeline begins at zero and
+// has no marks. Values may be zero.
+func TestPanelsOfTimelines(t *testing.T) {
+	panel := func(name string, y ...float64) Lines {
+		return Lines{X: "minutes", Y: name, FromZero: true, Timeline: true, Series: []Series{{name, []float64{0.5, 1, 12}, y}}}
+	}
+	all := parse(t, Panels("Sizes", panel("MiB", 10, 30, 20), panel("files", 0, 0, 0)))
+	expectTexts(t, all, "Sizes", "MiB", "files", "minutes", "0", "30")
+	if marks := named(all, "circle"); len(marks) != 0 {
+		t.Errorf("%d marks", len(marks))
+	}
+	lines := named(all, "polyline")
+	if len(lines) != 2 {
+		t.Fatalf("there are %d lines, want 2", len(lines))
+	}
+	height := func(e element) (first float64) {
+		_, y, _ := strings.Cut(strings.Fields(e.attr["points"])[0], ",")
+		first, err := strconv.ParseFloat(y, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return first
+	}
+	if a, b := height(lines[0]), height(lines[1]); b < a+100 {
+		t.Errorf("the lines begin at the heights %v and %v", a, b)
+	}
+}
