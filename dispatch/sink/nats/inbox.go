@@ -82,13 +82,14 @@ func (a *answer) result() (ack jetstream.PubAck, err error) {
 	return said.PubAck, nil
 }
 
-// plainAck reads the usual acknowledgement as servers write it, {"stream":"S", "seq":1}, without the cost
-// of JSON. Any other text is not ok.
+// plainAck reads the usual acknowledgement as servers write it, {"stream":"S","seq":1}, without the cost
+// of JSON. Older servers write a blank behind the comma. Any other text is not ok.
 func plainAck(data []byte) (ack jetstream.PubAck, ok bool) {
 	text, begins := bytes.CutPrefix(data, []byte(`{"stream":"`))
-	name, number, separated := bytes.Cut(text, []byte(`", "seq":`))
+	name, text, separated := bytes.Cut(text, []byte(`",`))
+	number, named := bytes.CutPrefix(bytes.TrimPrefix(text, []byte(" ")), []byte(`"seq":`))
 	number, ends := bytes.CutSuffix(number, []byte("}"))
-	if !begins || !separated || !ends || len(name) == 0 || bytes.ContainsAny(name, `"\`) {
+	if !begins || !separated || !named || !ends || len(name) == 0 || bytes.ContainsAny(name, `"\`) {
 		return ack, false
 	}
 	for _, digit := range number {

@@ -53,13 +53,18 @@ func (s *Sink) encode(msg *nats.Msg, m *sink.Message) (reason string) {
 		msg.Header = nats.Header{}
 	}
 	clear(msg.Header)
+	values := make([]string, 0, len(e.Headers)+2) // of all headers, for one allocation
+	set := func(name, value string) {
+		values = append(values, value)
+		msg.Header[name] = values[len(values)-1 : len(values) : len(values)]
+	}
 	for _, h := range e.Headers {
-		msg.Header[h.Name] = []string{h.Value}
+		set(h.Name, h.Value)
 	}
 	if stream != "" {
-		msg.Header[jetstream.ExpectedStreamHeader] = []string{stream}
+		set(jetstream.ExpectedStreamHeader, stream)
 	}
-	msg.Header[jetstream.MsgIDHeader] = []string{msgID(m, id)}
+	set(jetstream.MsgIDHeader, msgID(m, id))
 	return ""
 }
 

@@ -125,13 +125,16 @@ func TestHasBatches(t *testing.T) {
 // TestPlainAck: the short way reads only what servers write, and leaves all else to JSON.
 func TestPlainAck(t *testing.T) {
 	want := jetstream.PubAck{Stream: "S-1", Sequence: 1203}
-	if got, ok := nats.PlainAck(`{"stream":"S-1", "seq":1203}`); !ok || got != want {
-		t.Errorf("got %+v, %v, want %+v", got, ok, want)
+	for _, text := range []string{`{"stream":"S-1","seq":1203}`, `{"stream":"S-1", "seq":1203}`} {
+		if got, ok := nats.PlainAck(text); !ok || got != want {
+			t.Errorf("%s: got %+v, %v, want %+v", text, got, ok, want)
+		}
 	}
 	for _, text := range []string{
 		"", "{}", `{"stream":"S-1"}`, `{"stream":"", "seq":1}`, `{"stream":"S-1", "seq":}`, `{"stream":"S-1", "seq":-1}`,
 		`{"stream":"S-1", "seq":1`, `{"stream":"S\u002d1", "seq":1}`, `{"stream":"S-1", "seq":99999999999999999999}`,
-		`{"stream":"S-1", "seq":1, "duplicate": true}`, `{"stream":"S-1", "domain":"D", "seq":1}`, `{"error":{"code":503}}`,
+		`{"stream":"S-1", "seq":1, "duplicate": true}`, `{"stream":"S-1",  "seq":1}`, `{"stream":"S-1","seq":1,"batch":"b"}`,
+		`{"stream":"S-1", "domain":"D", "seq":1}`, `{"error":{"code":503}}`,
 	} {
 		if got, ok := nats.PlainAck(text); ok {
 			t.Errorf("%s: got %+v, want none", text, got)

@@ -172,10 +172,18 @@ func (t *Template) UsesGroup() bool {
 	return slices.ContainsFunc(t.fields, func(f field) bool { return f.name == fieldGroup })
 }
 
+// usualText is the size in bytes for which Text allocates at once. Subjects, routing keys and addresses
+// are seldom longer.
+const usualText = 64
+
 // Text returns the text for a message, with each value escaped by escape. missing is the
 // first field that has no value in this row, as written in the template; "" if all have one.
 func (t *Template) Text(m *sink.Message, escape func(string) string) (text, missing string) {
+	if len(t.fields) == 0 && len(t.texts) > 0 {
+		return t.texts[0], ""
+	}
 	var b strings.Builder
+	b.Grow(usualText)
 	for i := range t.fields {
 		value, ok := t.fields[i].value(m)
 		if !ok {
