@@ -146,7 +146,8 @@ func (s *natsStream) Remove(ctx context.Context) error {
 // Close implements Topic.
 func (s *natsStream) Close() { s.conn.Close() }
 
-// natsProducer publishes to one subject of a stream.
+// natsProducer publishes to one subject of a stream, with a Nats-Msg-Id as the sink does: without one a
+// row is stored twice when its answer is lost.
 type natsProducer struct {
 	conn    *natsio.Conn
 	js      jetstream.JetStream
@@ -171,7 +172,7 @@ func (p *natsProducer) Send(ctx context.Context, rows []Row) error {
 	stored := make([]jetstream.PubAckFuture, len(rows))
 	for i, r := range rows {
 		var err error
-		if stored[i], err = p.js.PublishAsync(p.subject, r.Payload); err != nil {
+		if stored[i], err = p.js.PublishAsync(p.subject, r.Payload, jetstream.WithMsgID(string(r.Key))); err != nil {
 			return err
 		}
 	}
