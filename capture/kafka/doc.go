@@ -1,0 +1,50 @@
+// Package kafka lets many processes share one outbox: a topic stands between capture and dispatch.
+//
+// # Shards
+//
+// A feeder (package feed) reads the database's log and appends each row to the partition of its
+// group. A shard is a relay whose log is one partition: [Source] is its source. So each shard has a
+// leader, an epoch, a checkpoint and spilled rows of its own, and the order of a group is that of
+// its partition.
+//
+// # Order
+//
+// A feeder's records in a partition are a prefix of its part of the log, because one idempotent
+// producer writes them, and the first record that is not acknowledged ends its session. A new
+// feeder raises the epoch, begins each partition with a record of it, and only then loads the
+// checkpoint from which it reads. A record of an earlier epoch behind that one was late, and is left
+// out. So before the new feeder's first record a partition has the rows up to some place, and behind
+// it all rows from a checkpoint that is not after that place. The first record of each row comes in
+// the order of commits, and repetitions are known by their place; see package record.
+//
+// Each record has a number in its epoch. If one is missing, then Kafka has lost records that it had
+// acknowledged, and the source ends with a *capture.LostError, as it does when the retention of the
+// topic has passed the checkpoint. The shard then takes a snapshot: the rows of the tables whose
+// partition is its own.
+//
+// # Snapshot
+//
+// A snapshot needs a running feeder, because markers of the database's log tell where it is. A row
+// before the first marker may be committed without being visible, while a commit waits for a
+// standby. Such a row is left to the sweep.
+//
+// # Wiring
+//
+// What joins these parts must
+//
+//   - run a Feeder under the relay's name while it holds the relay's lock, with the database's source
+//     under that name, and run it again after an error that is not a *store.SetupError,
+//   - run a relay for each partition that it owns, with a store under a name of its own and the Source
+//     of the partition, whose Database writes markers under the feeder's name,
+//   - filter what this store reads of the tables by [ShardView], in the sweep too, or a shard would
+//     send the rows of another,
+//   - give up a partition by ending its relay, and take one over by starting it: the epoch of the
+//     shard's own leadership is what keeps a former owner from writing,
+//   - let the feeder's name alone write heartbeats, prune, and serve requests of operators that concern
+//     the tables,
+//   - keep max.message.bytes of the topic at or above feed.Config.MaxRecordBytes, its cleanup.policy
+//     delete, and its retention above the longest time that a shard may lag.
+//
+// Rows without a group share a partition. Sources with a position for each row (MongoDB) must give one
+// row a batch: a place counts rows behind a position, and the ends of their batches are chance.
+package kafka

@@ -1,0 +1,368 @@
+// Package feed is the writer of a topic between capture and dispatch: it appends the rows of a
+// database's log to the partitions that the shards read; see package kafka above it.
+//
+// A session of a feeder is a leadership. It raises the epoch, writes a record with it into every
+// partition, and waits until all are acknowledged. Only then does it load its checkpoint and read the
+// log from there. It acknowledges the log up to a position once all partitions have the rows. A
+// record that Kafka does not acknowledge ends the session, because the rows behind it must not
+// overtake it.
+//
+// While Kafka is down, the feeder holds up to Config.MaxBufferedBytes and stops receiving, so the
+// database retains its log. [Feeder.Status] tells for how long.
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/capture/kafka/internal/record"
+	"github.com/sluicebox/sluicebox/checkpoint"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Config configures a feeder.
+type Config struct {
+	// Client are the options of a client: brokers, TLS, credentials.
+	Client []kgo.Opt
+	// Topic exists and has as many partitions as there are shards.
+	Topic      string
+	Partitions int
+	// Outboxes are the tables of the source.
+	Outboxes []store.Outbox
+	// MaxRecordBytes limits a record, like max.message.bytes of the topic. 0 is 1 000 000. A row
+	// with a larger payload goes without its content, and the claim reads it.
+	MaxRecordBytes int
+	// MaxBufferedBytes limits what waits for Kafka. 0 is 32 MiB.
+	MaxBufferedBytes int
+	// IdleInterval is how often a partition without rows gets a position. 0 is 1 s.
+	IdleInterval time.Duration
+	// Observer may be nil.
+	Observer Observer
+}
+
+// Observer receives the events of a feeder. Its methods must return at once.
+type Observer interface {
+	capture.Observer
+	checkpoint.Observer
+	// Leads reports that all partitions have the first record of an epoch.
+	Leads(epoch store.Epoch)
+}
+
+// Defaults of a Config. A broker's message.max.bytes is 1 MiB and 12 bytes.
+const (
+	defaultRecordBytes   = 1_000_000
+	defaultBufferedBytes = 32 << 20
+	defaultIdleInterval  = time.Second
+)
+
+// rowBytes is kept free in a record for the texts of a row beside its payload.
+const rowBytes = 64 << 10
+
+// Tables is what a feeder needs of the database.
+type Tables interface {
+	store.Leadership
+	store.Checkpoints
+	store.Viewer
+}
+
+// Feeder writes one topic. Its sessions follow each other.
+type Feeder struct {
+	cfg    Config
+	status status
+}
+
+// New validates a configuration. It opens no connection.
+func New(cfg Config) (*Feeder, error) {
+	switch {
+	case cfg.Topic == "":
+		return nil, &store.SetupError{Problem: "feed: there is no topic", Remedy: "name one"}
+	case cfg.Partitions <= 0:
+		return nil, &store.SetupError{Problem: fmt.Sprintf("feed: %d partitions", cfg.Partitions), Remedy: "name the number of partitions of the topic"}
+	case cfg.MaxRecordBytes < 0 || cfg.MaxBufferedBytes < 0 || cfg.IdleInterval < 0:
+		return nil, &store.SetupError{Problem: "feed: a limit is negative", Remedy: "remove it"}
+	}
+	for i := range cfg.Outboxes {
+		if cfg.Outboxes[i].Layout.LogOnly() {
+			return nil, &store.SetupError{
+				Problem: fmt.Sprintf("feed: only the log has the rows of outbox %s, and a shard that loses its partition could not read them again", cfg.Outboxes[i].Name),
+				Remedy:  "give the outbox a table that keeps its rows",
+			}
+		}
+	}
+	if cfg.MaxRecordBytes == 0 {
+		cfg.MaxRecordBytes = defaultRecordBytes
+	}
+	if cfg.MaxBufferedBytes == 0 {
+		cfg.MaxBufferedBytes = defaultBufferedBytes
+	}
+	if cfg.IdleInterval == 0 {
+		cfg.IdleInterval = defaultIdleInterval
+	}
+	if cfg.Observer == nil {
+		cfg.Observer = nobody{}
+	}
+	return &Feeder{cfg: cfg}, nil
+}
+
+// Run is one session of the relay that holds the lock. It returns the context's error,
+// store.ErrNotLeader, a *store.SetupError, or an error after which Run can be called again with a new
+// source. After a *capture.LostError the next session takes a snapshot.
+func (f *Feeder) Run(ctx context.Context, tables Tables, src capture.Resumer) error {
+	client, err := kgo.NewClient(append(slices.Clone(f.cfg.Client), f.options()...)...)
+	if err != nil {
+		return &store.SetupError{Problem: "feed: " + err.Error(), Remedy: "correct the options of the client"}
+	}
+	defer client.Close()
+	defer f.status.reset()
+	s := &session{f: f, client: client, tables: tables, src: src, progress: newProgress(), failed: make(chan error, 1)}
+	s.room = semaphore.NewWeighted(int64(max(f.cfg.MaxBufferedBytes, f.cfg.MaxRecordBytes)))
+	if err := s.lead(ctx); err != nil {
+		return err
+	}
+	at, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.follow(ctx, at)
+	var lost *capture.LostError
+	var other *capture.OriginError
+	if errors.As(err, &lost) && !lost.Readable || errors.As(err, &other) {
+		err = errors.Join(err, s.ClearCheckpoint(context.WithoutCancel(ctx)))
+	}
+	return err
+}
+
+// options returns the options that the order of records rests on. They win over those of the
+// caller.
+func (f *Feeder) options() []kgo.Opt {
+	return []kgo.Opt{
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.StopProducerOnDataLossDetected(), // else the client would begin new numbers behind a gap
+		kgo.ProducerLinger(0),
+		kgo.ProducerBatchMaxBytes(int32(f.cfg.MaxRecordBytes)),
+		kgo.MaxBufferedRecords(math.MaxInt32), // session.room limits the bytes
+		kgo.WithHooks(&f.status),
+	}
+}
+
+// session is one leadership.
+type session struct {
+	f      *Feeder
+	client *kgo.Client
+	tables Tables
+	src    capture.Resumer
+
+	epoch    store.Epoch
+	origin   string
+	split    *record.Splitter
+	progress *progress
+	failed   chan error          // the first record that was not acknowledged
+	room     *semaphore.Weighted // bytes
+	scratch  []byte
+}
+
+// lead raises the epoch and writes it into every partition.
+func (s *session) lead(ctx context.Context) (err error) {
+	if err := s.checkTopic(ctx); err != nil {
+		return err
+	}
+	if s.epoch, err = s.tables.AcquireLeadership(ctx); err != nil {
+		return fmt.Errorf("feed: acquire leadership: %w", err)
+	}
+	s.split = record.NewSplitter(s.epoch, s.f.cfg.Partitions, "")
+	if err := s.all(ctx, record.Leader); err != nil {
+		return err
+	}
+	s.f.status.lead(s.epoch)
+	s.f.cfg.Observer.Leads(s.epoch)
+	return nil
+}
+
+// checkTopic checks the number of partitions.
+func (s *session) checkTopic(ctx context.Context) error {
+	topics, err := kadm.NewClient(s.client).ListTopics(ctx, s.f.cfg.Topic)
+	if err != nil {
+		return fmt.Errorf("feed: describe topic %s: %w", s.f.cfg.Topic, err)
+	}
+	topic := topics[s.f.cfg.Topic]
+	if topic.Err != nil {
+		return fmt.Errorf("feed: describe topic %s: %w", s.f.cfg.Topic, topic.Err)
+	}
+	if n := len(topic.Partitions); n != s.f.cfg.Partitions {
+		return &store.SetupError{
+			Problem: fmt.Sprintf("feed: topic %s has %d partitions, and %d are configured", s.f.cfg.Topic, n, s.f.cfg.Partitions),
+			Remedy:  "rows of a group would change their partition: configure the number that the topic has, or move to a new topic",
+		}
+	}
+	return nil
+}
+
+// all writes a record into every partition and waits for them.
+func (s *session) all(ctx context.Context, kind record.Kind) error {
+	var records []*kgo.Record
+	err := s.split.All(kind, func(partition int, r *record.Record) error {
+		records = append(records, s.record(partition, r))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.client.ProduceSync(ctx, records...).FirstErr(); err != nil {
+		return fmt.Errorf("feed: append to topic %s: %w", s.f.cfg.Topic, err)
+	}
+	return nil
+}
+
+func (s *session) record(partition int, r *record.Record) *kgo.Record {
+	s.scratch = r.Append(s.scratch[:0])
+	return &kgo.Record{Topic: s.f.cfg.Topic, Partition: int32(partition), Value: append(make([]byte, 0, len(s.scratch)), s.scratch...)}
+}
+
+// open opens the source at the saved checkpoint. A snapshot is for the shards to take: each
+// partition gets a Gap.
+func (s *session) open(ctx context.Context) (store.Position, error) {
+	at, err := s.tables.LoadCheckpoint(ctx)
+	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
+		return "", fmt.Errorf("feed: load checkpoint: %w", err)
+	}
+	s.src.Resume().MaxPayload = max(1, s.f.cfg.MaxRecordBytes-rowBytes)
+	opening, err := s.src.Open(ctx, at, s)
+	if err != nil {
+		return "", err
+	}
+	s.origin = opening.Origin
+	if opening.View != nil {
+		opening.View.Close()
+	}
+	s.split.Begin(opening.From)
+	if opening.SnapshotReason == "" && at.Position != "" {
+		return opening.From, nil
+	}
+	if err := s.all(ctx, record.Gap); err != nil {
+		if opening.Discard != nil {
+			err = errors.Join(err, opening.Discard(context.WithoutCancel(ctx)))
+		}
+		return "", err
+	}
+	return opening.From, s.tables.SaveCheckpoint(ctx, s.epoch, store.Checkpoint{Origin: s.origin, Position: opening.From})
+}
+
+// View implements capture.Tables.
+func (s *session) View(ctx context.Context, snapshot string) (store.View, error) {
+	return s.tables.View(ctx, snapshot)
+}
+
+// ClearCheckpoint implements capture.Tables.
+func (s *session) ClearCheckpoint(ctx context.Context) error {
+	return s.tables.SaveCheckpoint(ctx, s.epoch, store.Checkpoint{})
+}
+
+// Keep implements capture.Tables. New refuses outboxes whose rows it would have to keep.
+func (s *session) Keep(ctx context.Context, at store.Checkpoint, items []store.Item) error {
+	if len(items) > 0 {
+		return &store.SetupError{Problem: "feed: rows that only the log has cannot be kept", Remedy: "give their outbox a table"}
+	}
+	return nil
+}
+
+// follow appends the log from a position on, and saves how far the partitions have it.
+func (s *session) follow(ctx context.Context, from store.Position) error {
+	s.progress.begin(store.Checkpoint{Origin: s.origin, Position: from})
+	group, ctx := errgroup.WithContext(ctx)
+	batches := make(chan capture.Batch)
+	group.Go(func() error { return capture.Follow(ctx, s.src, from, batches, s.f.cfg.Observer) })
+	group.Go(func() error { return s.append(ctx, batches) })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-s.failed:
+			s.failed <- err // append looks for it
+			return fmt.Errorf("feed: append to topic %s: %w", s.f.cfg.Topic, err)
+		}
+	})
+	saver := &checkpoint.Saver{
+		Config: checkpoint.DefaultSaverConfig(), Tracker: s.progress, Store: s.tables, Source: s.src, Epoch: s.epoch, Observer: s.f.cfg.Observer,
+	}
+	group.Go(func() error { return saver.Run(ctx) })
+	return group.Wait()
+}
+
+// append appends batches until the context ends.
+func (s *session) append(ctx context.Context, batches <-chan capture.Batch) error {
+	idle := time.NewTicker(s.f.cfg.IdleInterval)
+	defer idle.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-idle.C:
+			entry := s.progress.add("")
+			if err := s.split.Idle(s.produce(ctx, entry)); err != nil {
+				return err
+			}
+			s.progress.added(entry, 0)
+		case b := <-batches:
+			entry := s.progress.add(b.Position)
+			if err := s.split.Split(&b, s.produce(ctx, entry)); err != nil {
+				return err
+			}
+			s.progress.added(entry, len(b.Items))
+		}
+	}
+}
+
+// produce returns a function that appends records of a batch. It blocks while the buffer is full.
+//
+// The client gets no context that ends: it could drop a record and still send the one behind it. The
+// end of the session closes the client.
+func (s *session) produce(ctx context.Context, e *entry) func(int, *record.Record) error {
+	return func(partition int, r *record.Record) error {
+		rec := s.record(partition, r)
+		size := len(rec.Value)
+		if size > s.f.cfg.MaxRecordBytes {
+			return &store.SetupError{
+				Problem: fmt.Sprintf("feed: row %s of outbox %s makes a record of %d bytes without its payload, the limit is %d", r.Item.ID, r.Item.Outbox, size, s.f.cfg.MaxRecordBytes),
+				Remedy:  "raise max.message.bytes of the topic and the limit of records",
+			}
+		}
+		if err := s.room.Acquire(ctx, int64(size)); err != nil {
+			return err
+		}
+		if len(s.failed) > 0 { // nothing may follow a record that was not appended
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		s.progress.sent(e)
+		s.f.status.sent(size)
+		s.client.Produce(context.WithoutCancel(ctx), rec, func(_ *kgo.Record, err error) {
+			s.f.status.done(size, err)
+			s.room.Release(int64(size))
+			s.acknowledged(e, err)
+		})
+		return nil
+	}
+}
+
+// acknowledged takes the answer for a record. It never blocks.
+func (s *session) acknowledged(e *entry, err error) {
+	if err == nil {
+		s.progress.acknowledged(e)
+		return
+	}
+	select {
+	case s.failed <- err:
+	default:
+	}
+}

@@ -1,0 +1,160 @@
+package record
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// Partition returns the partition of a row: its group's hash modulo their number. All rows of a lane
+// share it, also where lanes have kinds. The rows without a group share one.
+func Partition(it *store.Item, partitions int) int {
+	if partitions == 1 {
+		return 0
+	}
+	hash := store.LaneKey{Group: it.Group}.Hash()
+	group := hash[len(store.KindHash{}):]
+	return int(binary.BigEndian.Uint64(group) % uint64(partitions))
+}
+
+// AddressMark returns the token of a marker that only one partition is to have.
+func AddressMark(partition int, token string) string { return fmt.Sprintf("p%d-%s", partition, token) }
+
+// markPartition returns the partition of a marker, and its token there. A token without one is for
+// all of them, in which case the partition is -1.
+func markPartition(token string, partitions int) (int, string) {
+	number, rest, cut := strings.Cut(strings.TrimPrefix(token, "p"), "-")
+	if p, err := strconv.Atoi(number); cut && err == nil && token[0] == 'p' && p >= 0 && p < partitions {
+		return p, rest
+	}
+	return -1, token
+}
+
+// Splitter makes records of the batches of one feeder.
+type Splitter struct {
+	epoch store.Epoch
+	parts []part
+	after store.Position // the last position of the log
+	open  bool           // the transaction after it has begun
+}
+
+// part is the state of one partition.
+type part struct {
+	number uint64 // of the next record
+	index  uint64 // rows of the open transaction
+	idle   bool   // it had no record since the last Idle
+
+	// done is where the last transaction with rows of the partition ended, or where the feeder
+	// began. No later feeder begins before that, or gives another end.
+	done store.Position
+}
+
+// NewSplitter returns a splitter behind a position of the log.
+func NewSplitter(epoch store.Epoch, partitions int, after store.Position) *Splitter {
+	s := &Splitter{epoch: epoch, parts: make([]part, partitions)}
+	s.Begin(after)
+	return s
+}
+
+// Begin sets the position behind which the log is read.
+func (s *Splitter) Begin(after store.Position) {
+	s.after = after
+	for i := range s.parts {
+		s.parts[i].done = after
+	}
+}
+
+// emit numbers a record of a partition.
+func (s *Splitter) emit(partition int, r *Record, to func(partition int, r *Record) error) error {
+	p := &s.parts[partition]
+	r.Epoch, r.Number = s.epoch, p.number
+	p.number++
+	p.idle = false
+	return to(partition, r)
+}
+
+// All passes one record for each partition.
+func (s *Splitter) All(kind Kind, to func(partition int, r *Record) error) error {
+	for i := range s.parts {
+		if err := s.emit(i, &Record{Kind: kind, Partitions: len(s.parts), After: s.after}, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Idle passes an Idle for each partition that had no record since the last call.
+func (s *Splitter) Idle(to func(partition int, r *Record) error) error {
+	for i := range s.parts {
+		if s.parts[i].idle && !s.open {
+			if err := s.emit(i, &Record{Kind: Idle, After: s.after}, to); err != nil {
+				return err
+			}
+		}
+		s.parts[i].idle = true
+	}
+	return nil
+}
+
+// Split passes the records of a batch. The batch is of one transaction.
+func (s *Splitter) Split(b *capture.Batch, to func(partition int, r *Record) error) error {
+	last := map[int]int{} // the last row of each partition
+	if b.Position != "" {
+		for i := range b.Items {
+			last[Partition(&b.Items[i], len(s.parts))] = i
+		}
+	}
+	for i := range b.Items {
+		at := Partition(&b.Items[i], len(s.parts))
+		s.parts[at].index++
+		r := Record{Kind: Row, After: s.after, Index: s.parts[at].index, Item: b.Items[i]}
+		if n, ok := last[at]; ok && n == i {
+			r.End = b.Position
+			s.parts[at].index, s.parts[at].done = 0, b.Position
+		}
+		s.open = true
+		if err := s.emit(at, &r, to); err != nil {
+			return err
+		}
+	}
+	if b.Position != "" {
+		if err := s.end(b.Position, to); err != nil {
+			return err
+		}
+	}
+	return s.marks(b, to)
+}
+
+// end ends the transaction in the partitions that had rows of earlier parts only.
+func (s *Splitter) end(at store.Position, to func(partition int, r *Record) error) error {
+	for i := range s.parts {
+		if s.parts[i].index == 0 {
+			continue
+		}
+		s.parts[i].index, s.parts[i].done = 0, at
+		if err := s.emit(i, &Record{Kind: End, After: s.after, End: at}, to); err != nil {
+			return err
+		}
+	}
+	s.after, s.open = at, false
+	return nil
+}
+
+func (s *Splitter) marks(b *capture.Batch, to func(partition int, r *Record) error) error {
+	for _, token := range b.Marks {
+		only, token := markPartition(token, len(s.parts))
+		for i := range s.parts {
+			if only >= 0 && i != only {
+				continue
+			}
+			if err := s.emit(i, &Record{Kind: Mark, After: s.after, End: s.parts[i].done, Token: token, Time: b.Marked}, to); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"github.com/sluicebox/sluicebox/capture/kafka/internal/record"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// ShardView returns the part of a view that has the rows of one partition. Closing it closes the view.
+func ShardView(view store.View, partition, partitions int) store.View {
+	return &shardView{View: view, partition: partition, partitions: partitions}
+}
+
+// shardView leaves out the rows of other partitions, and those that the partition brings.
+type shardView struct {
+	store.View
+	partition, partitions int
+	logged                map[store.Ref]struct{}
+}
+
+// Unsettled implements store.View.
+func (v *shardView) Unsettled(ctx context.Context, q store.UnsettledQuery) (items []store.Item, err error) {
+	err = v.Pages(ctx, q, min(q.Limit, pageRows), func(page []store.Item) error {
+		items = append(items, page...)
+		if q.MaxBytes > 0 && store.BytesOf(items) >= q.MaxBytes {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return v.cut(items, &q), err
+}
+
+// pageRows is the number of rows that are read at once.
+const pageRows = 5000
+
+var errEnough = errors.New("enough rows")
+
+// cut ends items with the row that reaches the limit of bytes.
+func (v *shardView) cut(items []store.Item, q *store.UnsettledQuery) []store.Item {
+	var bytes int64
+	for i := range items {
+		if bytes += int64(items[i].Bytes()); q.MaxBytes > 0 && bytes >= q.MaxBytes {
+			return items[:i+1]
+		}
+	}
+	return items
+}
+
+// Pages implements store.View. Its pages may be short, because they are those of the view without the rows
+// of other shards.
+func (v *shardView) Pages(ctx context.Context, q store.UnsettledQuery, page int, take func([]store.Item) error) error {
+	left := q.Limit
+	q.Limit = math.MaxInt32
+	err := v.View.Pages(ctx, q, page, func(items []store.Item) error {
+		own := items[:0]
+		for i := range items {
+			if v.has(&items[i]) && left > 0 {
+				own = append(own, items[i])
+				left--
+			}
+		}
+		if len(own) > 0 {
+			if err := take(own); err != nil {
+				return err
+			}
+		}
+		if left == 0 {
+			return errLimit
+		}
+		return nil
+	})
+	if errors.Is(err, errLimit) {
+		return nil
+	}
+	return err
+}
+
+var errLimit = errors.New("limit of rows")
+
+// Delivered implements store.View.
+func (v *shardView) Delivered(ctx context.Context, q store.DeliveredQuery, page int, take func([]store.Item) error) (undated int, err error) {
+	return v.View.Delivered(ctx, q, page, func(items []store.Item) error {
+		own := items[:0]
+		for i := range items {
+			if record.Partition(&items[i], v.partitions) == v.partition {
+				own = append(own, items[i])
+			}
+		}
+		if len(own) == 0 {
+			return nil
+		}
+		return take(own)
+	})
+}
+
+func (v *shardView) has(it *store.Item) bool {
+	_, logged := v.logged[it.Ref]
+	return !logged && record.Partition(it, v.partitions) == v.partition
+}
