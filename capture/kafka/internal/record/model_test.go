@@ -48,7 +48,8 @@ type modelFeeder struct {
 	epoch   store.Epoch
 	leading int // partitions that do not have the Leader, and then the Gap
 	loaded  bool
-	next    int // batch of the log
+	began   int // batch of the log
+	next    int
 	pending [modelPartitions][]modelRecord
 	batches map[int]int // records of a batch that are not stored
 }
@@ -147,6 +148,7 @@ func (m *model) load(f *modelFeeder) {
 		})
 		f.leading = modelPartitions
 	}
+	f.began = f.next
 	f.split.Begin(store.Position(strconv.Itoa(f.next)))
 }
 
@@ -201,7 +203,7 @@ func (m *model) save(f *modelFeeder) {
 		return
 	}
 	if m.checkpoint < 0 {
-		m.checkpoint, _ = strconv.Atoi(string(f.split.parts[0].done))
+		m.checkpoint = f.began
 		return
 	}
 	for n := m.checkpoint; n < f.next && f.batches[n] == 0; n++ {
