@@ -70,6 +70,7 @@ func (a *answers) failShared(req *request, res *sink.Result, now time.Time) {
 // lane's next step.
 func (a *answers) takeRun(req *request, r *run, res *sink.Result, at int, now time.Time) {
 	l, n := r.Lane, len(r.Rows)
+	a.core.lanes.Requests.Accept(r, func(i int) bool { return res.At(at+i).Class == sink.Delivered })
 	failed, delivered := -1, 0
 	for i, rw := range r.Rows {
 		switch out := res.At(at + i); out.Class {

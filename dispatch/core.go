@@ -1,9 +1,11 @@
 package dispatch
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	"github.com/sluicebox/sluicebox/dispatch/internal/chain"
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/internal/spill"
@@ -49,6 +51,9 @@ func newCore(cfg Config, limits func(kind string) sink.Limits, random func() flo
 	c := &core{
 		cfg: cfg, lanes: lanes.NewSet(cfg.lanes(limits, random)),
 		outcomes: pending.NewQueue[owner](lanes.VisibilityWait), delivered: map[string]time.Time{}, trail: trail.NewRing(trailRows), kept: trail.NewKept(keptRows),
+	}
+	if cfg.Chain {
+		c.lanes.Requests.Chains = chain.New[lanes.Name](rand.Uint64())
 	}
 	c.answers = answers{core: c, policy: cfg.policy(), pings: pings{core: c}}
 	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}, skips: map[string]skipped{}}

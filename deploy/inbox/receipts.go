@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/sluicebox/sluicebox/deploy/inbox/chain"
 )
 
 // Receipts appends a receipt of each message to a file that was opened with O_APPEND, before the
@@ -21,17 +23,36 @@ func Receipts(file io.Writer, next http.Handler) http.Handler {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		to := &receipted{ResponseWriter: w, add: func() error {
-			return AddReceipt(file, r.Header.Get("webhook-id"), r.Header.Get("Sluicebox-Group"), body)
+			return AddReceipt(file, r.Header, body)
 		}}
 		next.ServeHTTP(to, r)
 		to.WriteHeader(http.StatusOK) // if the handler wrote nothing
 	})
 }
 
-// AddReceipt appends a receipt. Call it once for each message of a batch.
-func AddReceipt(file io.Writer, id, group string, body []byte) error {
+// Gaps calls gap for a message before which another one is missing, by its header Sluicebox-Chain, when
+// the receiver answers 2xx. All messages of a group must come to this process.
+func Gaps(gap func(*http.Request), next http.Handler) http.Handler {
+	messages := chain.New()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		to := &receipted{ResponseWriter: w, add: func() error {
+			if messages.Accept(r.Header.Get("Sluicebox-Chain")) == chain.Gap {
+				gap(r)
+			}
+			return nil
+		}}
+		next.ServeHTTP(to, r)
+		to.WriteHeader(http.StatusOK) // if the handler wrote nothing
+	})
+}
+
+// AddReceipt appends a receipt. Call it once for each message of a batch, with the headers of each.
+func AddReceipt(file io.Writer, h http.Header, body []byte) error {
 	sum := sha256.Sum256(body)
-	line, err := json.Marshal(map[string]string{"id": id, "group": group, "at": time.Now().UTC().Format(time.RFC3339Nano), "sum": hex.EncodeToString(sum[:])})
+	line, err := json.Marshal(map[string]string{
+		"id": h.Get("webhook-id"), "group": h.Get("Sluicebox-Group"), "chain": h.Get("Sluicebox-Chain"),
+		"at": time.Now().UTC().Format(time.RFC3339Nano), "sum": hex.EncodeToString(sum[:]),
+	})
 	if err == nil {
 		_, err = file.Write(append(line, '\n')) // one write, so that receivers may share the file
 	}

@@ -10,6 +10,13 @@ import (
 // before. Its value is the id of the replay.
 const ReplayHeader = "Sluicebox-Replay"
 
+// ChainHeader lets a receiver notice that a row of a message group is missing; see
+// dispatch/internal/chain. In an event in JSON it is the extension ChainExtension.
+const (
+	ChainHeader    = "Sluicebox-Chain"
+	ChainExtension = "sluiceboxchain"
+)
+
 // Connection are the settings that the program hands to every sink. The Config of a sink embeds
 // it.
 type Connection struct {

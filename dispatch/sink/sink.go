@@ -41,6 +41,9 @@ type Message struct {
 	// messages of a request have the same Replay.
 	Replay string
 
+	// Chain is the value of ChainHeader, "" for a row without a chain.
+	Chain string
+
 	// Lane is the number of the message's lane in the request, from 0. Messages of one
 	// lane follow each other, in order.
 	Lane int

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	"github.com/sluicebox/sluicebox/dispatch/internal/chain"
 	"github.com/sluicebox/sluicebox/dispatch/internal/replay"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
@@ -13,6 +14,9 @@ import (
 type Run struct {
 	Lane *Lane
 	Rows []*Row
+
+	// Accepted is the last row that the receiver has accepted; zero if the lane has no chain.
+	Accepted chain.Link
 }
 
 // Request is a set of runs sent together.
@@ -65,9 +69,14 @@ func (r *Request) Rows() iter.Seq[*Row] {
 func (r *Request) Messages() []sink.Message {
 	msgs, job := make([]sink.Message, 0, r.Size()), r.Runs[0].Lane.Name.Job
 	for n, run := range r.Runs {
+		link := run.Accepted
 		for _, rw := range run.Rows {
 			msg := rw.message()
 			msg.Attempt, msg.Replay, msg.Lane = rw.Attempts, job, n
+			if link.Valid() {
+				next := link.Next(rw.ID)
+				msg.Chain, link = link.Header(next, run.Accepted), next
+			}
 			msgs = append(msgs, msg)
 		}
 	}
@@ -88,6 +97,9 @@ func (r *Request) Halves() (first, second *Request) {
 // Requests are the requests in flight, by phase, and decide when another may begin or be sent.
 type Requests struct {
 	Fresh Fresh
+
+	// Chains are the chains of live lanes with several rows; nil: rows have none.
+	Chains *chain.Chains[Name]
 
 	senders    int // maximum requests being sent
 	claimAhead int // further requests that are claimed
@@ -196,6 +208,9 @@ func (f *Requests) Next(now time.Time) *Request {
 	req.Started = now
 	for _, r := range req.Runs {
 		r.Lane.SentAt = now
+		if f.Chains != nil && r.Lane.Job == nil && r.Lane.Name.RowID == "" {
+			r.Accepted = f.Chains.Of(r.Lane.Name)
+		}
 	}
 	if req.Unclaimed {
 		f.Fresh.watch(req, now)
@@ -240,6 +255,27 @@ func (f *Requests) Answered(req *Request) {
 	f.sending--
 	if req.Job() != nil {
 		f.replaying--
+	}
+}
+
+// Accept advances the chain of a run by the rows that the receiver accepted: the first of them. If
+// others were accepted too, the lane starts another chain.
+func (f *Requests) Accept(r *Run, accepted func(i int) bool) {
+	if !r.Accepted.Valid() {
+		return
+	}
+	link, n := r.Accepted, 0
+	for ; n < len(r.Rows) && accepted(n); n++ {
+		link = link.Next(r.Rows[n].ID)
+	}
+	for i := n; i < len(r.Rows); i++ {
+		if accepted(i) {
+			f.Chains.Restart(r.Lane.Name)
+			return
+		}
+	}
+	if n > 0 {
+		f.Chains.Accept(r.Lane.Name, link)
 	}
 }
 

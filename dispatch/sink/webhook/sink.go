@@ -236,6 +236,9 @@ func (s *Sink) header(msgs []sink.Message, body []byte) (h http.Header, reason s
 	if len(msgs) == 1 {
 		httpsink.SetIdempotencyKey(h, id)
 	}
+	if m.Chain != "" && !s.cfg.Format.severalRows() { // a row of several has it in its event
+		h.Set(sink.ChainHeader, m.Chain)
+	}
 	httpsink.SetReplay(h, m.Replay)
 	return h, ""
 }

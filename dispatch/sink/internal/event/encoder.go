@@ -122,6 +122,9 @@ func (e *Encoder) Encode(m *sink.Message) (msg Message, reason string) {
 	if e.format.IsEvent() && e.binding.ContentType != "" {
 		msg.Headers = append(msg.Headers, Header{e.binding.ContentType, msg.ContentType})
 	}
+	if m.Chain != "" {
+		msg.Headers = append(msg.Headers, Header{sink.ChainHeader, m.Chain})
+	}
 	if m.Replay != "" {
 		msg.Headers = append(msg.Headers, Header{sink.ReplayHeader, e.binding.attribute(m.Replay)})
 	}
