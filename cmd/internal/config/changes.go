@@ -26,7 +26,7 @@ type Change struct {
 
 // fixedKeys are the keys that a running relay keeps: what the database, the sockets and the records
 // of the relay were made with.
-var fixedKeys = regexp.MustCompile(`^(name|mode|shadow|source|ingest|tracing|admin\.(listen|profiling)|log\.format|` +
+var fixedKeys = regexp.MustCompile(`^(name|mode|shadow|sources?|process|ingest|tracing|admin\.(listen|profiling)|log\.format|` +
 	`dispatch\.(takeover|processing-timeout-seconds)|outboxes)($|[.\[])`)
 
 // freeKeys are the keys below fixedKeys that may change.
@@ -115,7 +115,7 @@ func (w *changeWalk) add(path string, fixed bool) {
 		return
 	}
 	written := w.to.report.originalKey(path)
-	w.changes = append(w.changes, Change{Key: written, Where: w.to.report.locationOf(written).name, Fixed: fixed})
+	w.changes = append(w.changes, Change{Key: w.to.entry.rename(written), Where: w.to.report.locationOf(written).name, Fixed: fixed})
 }
 
 // ChangesInPlace implements sluicebox.InPlace: a change of secrets, addresses and files needs no new

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/capture/mongo"
@@ -187,4 +188,45 @@ func checkMongoURL(raw string) error {
 		return setup
 	}
 	return nil
+}
+
+// describeTimeout bounds the description of a table.
+const describeTimeout = 30 * time.Second
+
+// Describe describes a table, [schema.]table, of the database; see the stores' Describe. The
+// error is a *store.SetupError if the table's name is invalid.
+func (u URL) Describe(ctx context.Context, application, table string, wanted func(*store.TableInfo) []string) (*store.TableInfo, error) {
+	t, found := u.databaseType()
+	if !found {
+		return nil, &store.SetupError{Problem: "the source is not a URL of a supported database", Remedy: "write " + DatabaseURLForms}
+	}
+	k := checker{newReport("")}
+	k.checkTable("table", table, u)
+	for _, p := range k.problems {
+		return nil, &store.SetupError{Problem: "the table " + p.Text}
+	}
+	o := store.Outbox{Name: table, Table: table}
+	if !t.documents { // a collection name may contain dots
+		o.Schema, o.Table = splitTable(table)
+	}
+	if t.file {
+		o.Schema = ""
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, describeTimeout, fmt.Errorf("no answer within %s", describeTimeout))
+	defer cancel()
+	info, err := t.describe(ctx, u.Reveal(), application, &o, wanted)
+	if setup, ok := errors.AsType[*store.SetupError](err); ok {
+		plain := *setup
+		plain.Problem = strings.TrimPrefix(plain.Problem, "outbox "+table+": ")
+		return nil, &plain
+	}
+	return info, err
+}
+
+// ValidColumn reports whether the configuration can name a column, or a field of documents.
+func ValidColumn(name string, documents bool) bool {
+	if documents {
+		return !badField(name) && !strings.Contains(name, ".")
+	}
+	return !badIdentifier(name)
 }

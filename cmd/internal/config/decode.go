@@ -366,6 +366,8 @@ func defaultOf(t reflect.Type, d Delivery) reflect.Value {
 		*target = defaultPreset()
 	case *Ingest:
 		*target = defaultIngest()
+	case *NamedSource:
+		target.Source = defaultSource()
 	case *notices.Config:
 		*target = notices.DefaultConfig()
 	case *Sink:

@@ -207,6 +207,13 @@ sinks:
 		if strings.HasPrefix(path, "flowcatalyst.") {
 			text = strings.Replace(least, `platform"}`, `platform", order-by: [b]}`, 1)
 		}
+		if strings.HasPrefix(path, "source.password-command") {
+			text = strings.Replace(text, "{url:", "{password-command: [a], url:", 1)
+		}
+		if strings.HasPrefix(path, "sources") {
+			text = strings.Replace(text, "source: {url:", "sources: [{name: n, outboxes: [a], password-command: [a], url:", 1)
+			text = strings.Replace(text, "}\n", "}]\n", 1)
+		}
 		// An unresolved reference is an error in every text key, and not a value of any
 		// other key.
 		got := faults(t, text, name+"=${env:NOWHERE}")

@@ -20,6 +20,8 @@ type field struct {
 	conditions []condition
 	// placeholder is the printed form of a secret, or "" for the usual placeholder.
 	placeholder string
+	// omit: the key is not printed without a value.
+	omit bool
 	// single: one value may stand in place of a list.
 	single bool
 	// template: the text is a template, in which braces have a meaning.
@@ -57,6 +59,7 @@ func fieldsOf(t reflect.Type) []field {
 			conditions: only,
 
 			placeholder: sf.Tag.Get("placeholder"),
+			omit:        sf.Tag.Get("omit") != "",
 			template:    sf.Tag.Get("template") != "",
 			single:      sf.Tag.Get("single") != "",
 

@@ -38,6 +38,8 @@ type Config struct {
 	files      []string            // named by references
 	report     *report             // where the keys are
 	reread     func() (*Config, error)
+	sources    []*Config    // of the entries of sources
+	entry      *sourceEntry // of sources; nil for the whole file
 }
 
 // ReferenceErrors returns the references to unreadable files in a valid configuration, or
@@ -97,21 +99,36 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 	if err != nil {
 		return nil, err
 	}
+	f := &parser{name: name, readFile: readFile, readOnce: map[string][]byte{}}
+	return f.config(root, environ, nil)
+}
 
-	var files []string
-	readOnce := map[string][]byte{}
-	again := func(path string) ([]byte, error) {
-		if data, ok := readOnce[path]; ok {
-			return data, nil
-		}
-		return readFile(path)
+// parser makes the configurations of one file.
+type parser struct {
+	name     string
+	readFile func(string) ([]byte, error)
+	readOnce map[string][]byte // contents of pipes, which can be read only once
+}
+
+// read reads a referenced file.
+func (f *parser) read(path string) (data []byte, again bool, err error) {
+	if data, ok := f.readOnce[path]; ok {
+		return data, false, nil
 	}
+	data, err = f.readFile(path)
+	if info, stat := os.Stat(path); err == nil && stat == nil && !info.Mode().IsRegular() {
+		f.readOnce[path] = data
+		return data, false, nil
+	}
+	return data, true, err
+}
 
-	d := newDecoder(name, environ, func(path string) ([]byte, error) {
-		data, err := again(path)
-		if info, stat := os.Stat(path); err == nil && stat == nil && !info.Mode().IsRegular() {
-			readOnce[path] = data // a pipe can be read only once
-		} else {
+// config returns the configuration of a document, of one of its sources if one is given.
+func (f *parser) config(root *yaml.Node, environ []string, one *sourceEntry) (*Config, error) {
+	var files []string
+	d := newDecoder(f.name, environ, func(path string) ([]byte, error) {
+		data, again, err := f.read(path)
+		if again {
 			files = append(files, path)
 		}
 		return data, err
@@ -120,18 +137,56 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 	d.checkUnknownVariables()
 	d.setReferences(&settings)
 	k := checker{d.report}
-	k.check(&settings)
+	c := &Config{Settings: settings, unreadable: d.unreadable, files: files, report: d.report, entry: one}
+	if len(settings.Sources) > 0 {
+		k.checkSources(&settings)
+		if len(d.problems) == 0 {
+			c.sources, d.problems = f.sources(root, environ, settings.Sources)
+		}
+	} else {
+		k.checkSingle(&settings)
+		k.check(&settings)
+		c.Settings = settings
+	}
 	if len(d.problems) > 0 {
 		for _, of := range d.unreadable {
 			d.problems = append(d.problems, of...)
 		}
-		return nil, d.problems.err()
+		return nil, one.written(d.problems).err()
 	}
+	c.reread = func() (*Config, error) { return f.config(root, environ, one) }
+	return c, nil
+}
 
-	return &Config{
-		Settings: settings, unreadable: d.unreadable, files: files, report: d.report,
-		reread: func() (*Config, error) { return parse(name, data, environ, again) },
-	}, nil
+// LoadDraft is Load for a configuration that is not complete yet, for example without outboxes
+// and sinks. Only the section source is checked.
+func LoadDraft(path string, environ []string) (*Settings, error) {
+	return loadPart(path, environ, func(c checker, s *Settings) { c.checkSource(&s.Source) },
+		func(key string) bool { return key == "source" || strings.HasPrefix(key, "source.") })
+}
+
+// LoadPart is Load for some keys of a configuration, which may lack all others. It reports
+// problems of keys for which needed is true: unknown keys and values of another type, no values
+// out of range.
+func LoadPart(path string, environ []string, needed func(key string) bool) (*Settings, error) {
+	return loadPart(path, environ, func(checker, *Settings) {}, needed)
+}
+
+// loadPart decodes a configuration and reports the problems of some keys.
+func loadPart(path string, environ []string, check func(checker, *Settings), needed func(key string) bool) (*Settings, error) {
+	name, data, err := read(path)
+	if err != nil {
+		return nil, &Error{Problems: []Problem{{Where: name, Text: fmt.Sprintf("cannot read the configuration file: %s", fileErrorCause(err))}}}
+	}
+	root, err := document(name, data)
+	if err != nil {
+		return nil, err
+	}
+	d := newDecoder(name, environ, readSecretFile)
+	settings := d.decodeSettings(root)
+	check(checker{d.report}, &settings)
+	d.problems = slices.DeleteFunc(d.problems, func(p Problem) bool { return !needed(p.Key) })
+	return &settings, d.problems.err()
 }
 
 // document returns the root of the only document in data, or nil if there is none.

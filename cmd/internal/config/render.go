@@ -18,14 +18,14 @@ import (
 
 // YAML returns the complete configuration as a file, with placeholders for secrets.
 func (c *Config) YAML() ([]byte, error) {
-	return yaml.Dump(render(reflect.ValueOf(c.Settings), field{}))
+	return yaml.Dump(c.rendered())
 }
 
 // JSON returns the complete configuration as a JSON object with the keys of the file, and
 // placeholders for secrets.
 func (c *Config) JSON() ([]byte, error) {
 	var b bytes.Buffer
-	if err := writeJSON(&b, render(reflect.ValueOf(c.Settings), field{})); err != nil {
+	if err := writeJSON(&b, c.rendered()); err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer
@@ -34,6 +34,15 @@ func (c *Config) JSON() ([]byte, error) {
 	}
 	out.WriteByte('\n')
 	return out.Bytes(), nil
+}
+
+// rendered returns the settings as a YAML node. With sources there is no section source.
+func (c *Config) rendered() *yaml.Node {
+	n := render(reflect.ValueOf(c.Settings), field{})
+	if len(c.Settings.Sources) > 0 {
+		return without(n, "name", "source")
+	}
+	return n
 }
 
 // render returns a value as a YAML node, with keys in the order of the structs. It omits
@@ -46,7 +55,7 @@ func render(v reflect.Value, f field) *yaml.Node {
 		for _, key := range variants(fields) { // of the section
 			f, applies := chosen(key, fields, v)
 			fv := v.FieldByIndex(f.index)
-			if !applies || fv.Kind() == reflect.Pointer && fv.IsNil() || f.enum != nil && fv.Kind() == reflect.String && fv.Len() == 0 {
+			if !applies || f.omit && (fv.IsZero() || fv.Len() == 0) || fv.Kind() == reflect.Pointer && fv.IsNil() || f.enum != nil && fv.Kind() == reflect.String && fv.Len() == 0 {
 				continue
 			}
 			n.Content = append(n.Content, textNode(f.name), render(fv, f))

@@ -18,6 +18,7 @@ import (
 //   - doc: its documentation
 //   - enum: the allowed values
 //   - empty: the value that an empty text means
+//   - omit: the key is not printed without a value
 //   - single: one value may stand in place of a list
 //   - only: keys beside it, each with the values that this key requires (type=webhook|log) or
 //     that it excludes (type!=log). Several fields of a section may have one name with different
@@ -28,6 +29,8 @@ type Settings struct {
 	Name         string          `yaml:"name" doc:"The name of the replication slot, the publication, the leader lock, and the relay's rows in its tables: [a-z0-9_], at most 40 characters. Of several relays with one name, one is the leader and the others stand by. A relay of another name does not know the checkpoint, the spilled rows and the dead letters of this one."`
 	Mode         string          `yaml:"mode" doc:"relay sends rows. shadow watches a polling processor and compares: it sends and writes nothing; see [migrate.md](migrate.md#try-it-beside-your-processor-first)." enum:"relay,shadow"`
 	Source       Source          `yaml:"source" doc:"The database whose outboxes are relayed."`
+	Sources      []NamedSource   `yaml:"sources" omit:"true" doc:"Several databases that one process relays, instead of name and source; see [sources.md](sources.md)."`
+	Process      string          `yaml:"process" omit:"true" doc:"With sources: the name of this process, by which several processes share the sources. Empty: the name of the host."`
 	FlowCatalyst *FlowCatalyst   `yaml:"flowcatalyst" doc:"Preset for the two outbox tables and the two endpoints of FlowCatalyst, instead of outboxes and sinks."`
 	Dispatch     Dispatch        `yaml:"dispatch" doc:"How rows are sent. A sink can override most keys."`
 	Checkpoint   Checkpoint      `yaml:"checkpoint" doc:"Retained log, checkpoints and the sweep."`
@@ -47,10 +50,18 @@ type Source struct {
 	StreamURL         URL           `yaml:"stream-url" doc:"PostgreSQL, MySQL, MariaDB and MongoDB: the same database with a role that may stream its log (REPLICATION, REPLICATION SLAVE, changeStream). Empty: url is used for both."`
 	ServerID          int           `yaml:"server-id" doc:"MySQL and MariaDB: the relay's server id, 1 to 4294967295, unique among the server's replicas. 0: a random one above 2147483647 for each stream."`
 	Mode              string        `yaml:"mode" doc:"stream reads the database's log; poll reads the tables; auto streams if the server allows it, else polls." enum:"auto,stream,poll"`
+	PasswordCommand   []string      `yaml:"password-command" omit:"true" doc:"PostgreSQL, MySQL and MariaDB: a program with its arguments whose output is the password of each new connection, for tokens that expire; see [sources.md](sources.md#passwords-from-a-command)."`
 	PollInterval      time.Duration `yaml:"poll-interval" doc:"Polling: the time between two polls."`
 	PollBatchSize     int           `yaml:"poll-batch-size" doc:"Polling: the most rows per poll."`
 	PollBackoff       poll.Backoff  `yaml:"poll-backoff" doc:"Polling: the backoff for an outbox without rows. Any row resets it."`
 	HeartbeatInterval time.Duration `yaml:"heartbeat-interval" doc:"PostgreSQL: how often to write a heartbeat into the WAL of an idle database, so that the server can discard old WAL."`
+}
+
+// NamedSource is one entry of sources.
+type NamedSource struct {
+	Name     string `yaml:"name" doc:"Required. The name of the source and of its relay; see name. On one server it must be unique."`
+	Source   `yaml:",inline"`
+	Outboxes []string `yaml:"outboxes" single:"true" omit:"true" doc:"The names of its outboxes. Empty: all outboxes of the file."`
 }
 
 // Dispatch is the section dispatch.
@@ -118,18 +129,23 @@ func (l *Log) SlogLevel() slog.Level {
 	return level
 }
 
+// defaultSource returns the section source with default values.
+func defaultSource() Source {
+	return Source{
+		Mode:              "auto",
+		PollInterval:      time.Second,
+		PollBatchSize:     500,
+		PollBackoff:       poll.DefaultBackoff(),
+		HeartbeatInterval: 30 * time.Second,
+	}
+}
+
 // Default returns the settings of an empty configuration.
 func Default() Settings {
 	return Settings{
-		Name: "sluicebox",
-		Mode: "relay",
-		Source: Source{
-			Mode:              "auto",
-			PollInterval:      time.Second,
-			PollBatchSize:     500,
-			PollBackoff:       poll.DefaultBackoff(),
-			HeartbeatInterval: 30 * time.Second,
-		},
+		Name:   "sluicebox",
+		Mode:   "relay",
+		Source: defaultSource(),
 		Dispatch: Dispatch{
 			Delivery:                 Delivery{Config: dispatch.DefaultConfig(), RequestTimeout: 30 * time.Second},
 			ProcessingTimeoutSeconds: 300,
