@@ -68,7 +68,8 @@ type commandLine struct {
 
 // configFlag is the flag that names the configuration.
 type configFlag struct {
-	File string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file, - for standard input. Default: $$SLUICEBOX_CONFIG, else ./sluicebox.yaml, else /etc/sluicebox/sluicebox.yaml; without any of them, only the SLUICEBOX_* variables."`
+	File       string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file, - for standard input. Default: $$SLUICEBOX_CONFIG, else ./sluicebox.yaml, else /etc/sluicebox/sluicebox.yaml; without any of them, only the SLUICEBOX_* variables."`
+	SourceName string `placeholder:"NAME" help:"With sources in the configuration: the source to act on."`
 }
 
 // configFiles returns the configuration files to look for if none is named.
@@ -99,13 +100,55 @@ func (f configFlag) file(p *program) (path string, found bool, err error) {
 	}}}
 }
 
-// load loads the configuration that the flag or the environment names, or the file found.
+// load loads the configuration that the flag or the environment names, or the file found. Of several
+// sources it is that of the named one.
 func (f configFlag) load(p *program) (*config.Config, error) {
+	cfg, err := f.loadAll(p)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.SourceNames() != nil && f.SourceName == "" {
+		return nil, usageError("the configuration has several sources, and none is named", "add --source-name NAME, one of "+sourceNames(cfg))
+	}
+	return f.choose(cfg)
+}
+
+// loadAll is load, but without --source-name it returns the configuration of all sources.
+func (f configFlag) loadAll(p *program) (*config.Config, error) {
 	path, _, err := f.file(p)
 	if err != nil {
 		return nil, err
 	}
-	return config.Load(path, p.environ)
+	cfg, err := config.Load(path, p.environ)
+	if err != nil {
+		return nil, err
+	}
+	return f.choose(cfg)
+}
+
+// choose returns the configuration of the named source, or cfg if none is named.
+func (f configFlag) choose(cfg *config.Config) (*config.Config, error) {
+	names := cfg.SourceNames()
+	switch i := slices.Index(names, f.SourceName); {
+	case f.SourceName == "", f.SourceName == cfg.SourceName():
+		return cfg, nil
+	case names == nil:
+		return nil, usageError("--source-name: the configuration has one source, without a name", "remove it")
+	case i < 0:
+		return nil, usageError(fmt.Sprintf("--source-name: unknown source %q", f.SourceName), "the sources are "+sourceNames(cfg))
+	default:
+		return cfg.Sources()[i], nil
+	}
+}
+
+// sourceNames lists the first sources of a configuration.
+func sourceNames(cfg *config.Config) string {
+	const most = 20
+	names := cfg.SourceNames()
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // variable returns the value of an environment variable, or "" if it is not set.

@@ -40,10 +40,20 @@ type relayFlags struct {
 // dial returns a client of the relay, and the configuration if there is one, because
 // --admin works without. It does not connect. Close the client.
 func (f *relayFlags) dial(p *program) (*admin.Client, *config.Config, error) {
+	return f.dialWith(p, f.load)
+}
+
+// dialProcess is dial, but of several sources none needs to be named. The client is then one of the
+// process.
+func (f *relayFlags) dialProcess(p *program) (*admin.Client, *config.Config, error) {
+	return f.dialWith(p, f.loadAll)
+}
+
+func (f *relayFlags) dialWith(p *program, load func(*program) (*config.Config, error)) (*admin.Client, *config.Config, error) {
 	var cfg *config.Config
 	var err error
 	if f.Admin == "" || f.named(p) != "" {
-		if cfg, err = f.load(p); err != nil {
+		if cfg, err = load(p); err != nil {
 			return nil, nil, err
 		}
 	} else if cfg, err = config.Load("", p.environ); err != nil {
@@ -72,7 +82,7 @@ func (f *relayFlags) dial(p *program) (*admin.Client, *config.Config, error) {
 	if err != nil {
 		return nil, nil, usageError("--admin: "+err.Error(), "see sluicebox --help")
 	}
-	return client, cfg, nil
+	return client.OfSource(f.SourceName), cfg, nil
 }
 
 // adminAddress returns the address at which a relay with this configuration listens.

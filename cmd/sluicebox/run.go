@@ -24,7 +24,14 @@ func (c *runCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := config.Load(path, p.environ)
+	load := func() (*config.Config, error) {
+		cfg, err := config.Load(path, p.environ)
+		if err != nil {
+			return nil, err
+		}
+		return c.choose(cfg)
+	}
+	cfg, err := load()
 	if err != nil {
 		return err
 	}
@@ -37,7 +44,7 @@ func (c *runCommand) Run(ctx context.Context, p *program) error {
 	}
 	reload := app.Reload{Level: level, Signals: p.reloads}
 	if path != "-" {
-		reload.Load = func() (*config.Config, error) { return config.Load(path, p.environ) }
+		reload.Load = load
 	}
 	if p.onReload != nil {
 		p.onReload()
@@ -80,16 +87,37 @@ func (c *initCommand) Run(ctx context.Context, p *program) error {
 	case c.FromTable != "":
 		return c.runFromTable(ctx, p, c.configFlag, c.Source)
 	}
-	cfg, err := c.load(p)
+	cfg, err := c.loadAll(p)
 	if err != nil {
 		return err
 	}
+	for _, one := range cfg.Sources() {
+		if err := c.runOne(ctx, p, one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runOne creates the tables and the publication of one source.
+func (c *initCommand) runOne(ctx context.Context, p *program, cfg *config.Config) error {
+	name := cfg.SourceName()
 	if !c.Print {
-		return p.relay.init(ctx, cfg, p.logger(cfg.Settings.Log))
+		log := p.logger(cfg.Settings.Log)
+		if name == "" {
+			return p.relay.init(ctx, cfg, log)
+		}
+		if err := p.relay.init(ctx, cfg, log.With("source", name)); err != nil {
+			return fmt.Errorf("source %s: %w", name, err)
+		}
+		return nil
 	}
 	script, err := p.relay.script(cfg)
 	if err != nil {
 		return err
+	}
+	if name != "" {
+		script = "-- source " + name + "\n" + script
 	}
 	_, err = fmt.Fprintln(p.stdout, strings.TrimRight(script, "\n"))
 	return err
@@ -111,7 +139,7 @@ type checkCommand struct {
 
 // Run loads the configuration and prints it in full.
 func (c *checkCommand) Run(p *program) error {
-	cfg, err := c.load(p)
+	cfg, err := c.loadAll(p)
 	if err != nil {
 		return err
 	}

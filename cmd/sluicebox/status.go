@@ -59,11 +59,14 @@ func (w *watchFlag) Decode(ctx *kong.DecodeContext) error {
 
 // Run shows the status of the relay.
 func (c *statusCommand) Run(ctx context.Context, p *program) error {
-	client, _, err := c.dial(p)
+	client, cfg, err := c.dialProcess(p)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	if cfg != nil && cfg.SourceNames() != nil {
+		return c.showSources(ctx, p, client)
+	}
 	if c.Watch > 0 {
 		return c.watch(ctx, p, client)
 	}
@@ -95,6 +98,37 @@ func fetchStatus(ctx context.Context, client *admin.Client) (*admin.RelayStatus,
 		return nil, &commandError{code: exitFailed, problem: fmt.Sprintf("no response from the relay within %s", statusTimeout)}
 	}
 	return nil, relayFailure(err)
+}
+
+// showSources shows the sources of a process that has several.
+func (c *statusCommand) showSources(ctx context.Context, p *program, client *admin.Client) error {
+	if c.Watch > 0 {
+		return usageError("--watch shows one source, and none is named", "add --source-name NAME")
+	}
+	short, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	list, err := client.Sources(short)
+	if err != nil {
+		return relayFailure(err)
+	}
+	err = p.printList(c.JSON, list, "", []string{"SOURCE", "STATE", "MODE", "WAITING", "OLDEST", "ROWS/S", "DETAIL"},
+		tableRows(list.Sources, func(s *admin.SourceStatus) []string {
+			state, oldest := "standby", "-"
+			if s.IsLeader {
+				state = "leader"
+			}
+			if !s.Ready {
+				state = "not ready"
+			}
+			if s.Lag.Oldest != nil {
+				oldest = ageText(*s.Lag.Oldest, time.Now())
+			}
+			return []string{s.Name, state, string(s.Mode), strconv.Itoa(s.Lag.Rows), oldest, rateText(s.Captured.Minute), oneLine(s.Detail)}
+		}))
+	if failing := slices.ContainsFunc(list.Sources, func(s admin.SourceStatus) bool { return !s.Ready }); err == nil && failing {
+		return &commandError{code: exitFailed, problem: "a source is not ready", remedy: "sluicebox status --source-name NAME shows its checks"}
+	}
+	return err
 }
 
 func (c *statusCommand) show(p *program, s *admin.RelayStatus) error {

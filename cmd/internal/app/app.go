@@ -19,6 +19,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/cmd/internal/notices"
 	"github.com/sluicebox/sluicebox/cmd/internal/notify"
+	"github.com/sluicebox/sluicebox/cmd/internal/tracing"
 )
 
 // Options are the inputs of a program.
@@ -58,11 +59,16 @@ type program struct {
 	setAccess   func(admin.Config)            // of the admin endpoints
 	reloader    *reloader
 	notifier    *notices.Notifier
-	memory      memoryLimit
+	memory      *memoryLimit
 	log         *slog.Logger
 	version     string
 	startedAt   time.Time
 	metrics     *Metrics
+	registry    *prometheus.Registry
+	tracer      *tracing.Tracer // may be nil
+	adapt       func(*sluicebox.Options)
+	requests    func() (sluicebox.RequestStore, error)
+	runRelay    func(context.Context) error
 	relay       relayState
 	lanes       admin.Lanes
 	routes      relayRoutes
@@ -76,54 +82,91 @@ type program struct {
 // other end is an error. If its chain holds a *store.SetupError or *config.Error, a
 // restart does not help.
 func Run(ctx context.Context, o Options) error {
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	metrics := NewMetrics(reg, Build{Version: o.Version, GoVersion: runtime.Version()})
-	options, err := o.Config.Relay(userAgent(o.Version))
+	if o.Config.SourceNames() != nil {
+		return runSources(ctx, o)
+	}
+	reg := newProcessRegistry()
+	p, err := newProgram(o, reg, sluicebox.HolderName(), nil)
 	if err != nil {
 		return err
 	}
-	p := &program{log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics, setAccess: func(admin.Config) {}}
-	p.cfg.Store(o.Config)
-	options.Holder = sluicebox.HolderName()
-	p.notifier = p.newNotifier(reg, options.Name, options.Holder)
-	if err := p.notifier.Configure(o.Config.Settings.Notices); err != nil {
-		return err
-	}
-	tracer, err := p.startTracing(&options)
-	if err != nil {
-		return err
-	}
-	defer tracer.Close()
-	options.Logger, options.Observer = o.Log, &observer{Metrics: metrics, notices: p.notifier, tracer: tracer}
-	relay, err := sluicebox.New(options)
-	if err != nil {
-		return err
-	}
-	reg.MustRegister(newRouteMetrics(relay.Routes().List))
-	p.relay, p.lanes, p.routes, p.rows, p.deadLetters = relay, relay.Lanes(), relay.Routes(), relay.Rows(), observedLetters{relay.DeadLetters(), metrics}
-	p.reloader = newReloader(reg, p, o.Reload)
-	p.reloader.relay = relay
-
+	defer p.tracer.Close()
 	ingest, _ := o.Config.Ingest()
 	memory, stop := context.WithCancel(ctx)
 	defer stop()
 	p.memory.start(o.Config.TotalBufferBytes(), ingest.MaxMemory)
 	go p.memory.release(memory)
-	stopAdmin, err := p.serveAdmin(ctx, reg, relay.Requests)
+	stopAdmin, err := p.serveAdmin(ctx)
 	if err != nil {
 		return err
 	}
-
-	stopNotices := inBackground(context.WithoutCancel(ctx), p.notifier.Run) // the end of the relay causes notices too
 	stopReloads := inBackground(ctx, p.reloader.run)
-	err = p.relayRows(ctx, reg, relay.Run)
+	err = p.run(ctx, func(ctx context.Context) error { return p.relayRows(ctx, reg, p.runRelay) })
 	stopReloads()
-	stopNotices()
 	if adminErr := stopAdmin(); err == nil && ctx.Err() == nil {
 		err = adminErr
 	}
 	return err
+}
+
+// newProcessRegistry returns a registry with the metrics of the process.
+func newProcessRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// newProgram returns the program around the relay of a configuration with one source. It starts
+// nothing. adapt, if not nil, changes the options of the relay, also those of a reload. Close its
+// tracer when done.
+func newProgram(o Options, reg *prometheus.Registry, holder string, adapt func(*sluicebox.Options)) (*program, error) {
+	metrics := NewMetrics(reg, Build{Version: o.Version, GoVersion: runtime.Version()})
+	p := &program{
+		log: o.Log, version: o.Version, startedAt: time.Now(), metrics: metrics, registry: reg, memory: new(memoryLimit),
+		setAccess: func(admin.Config) {}, adapt: adapt,
+	}
+	p.cfg.Store(o.Config)
+	options, err := p.relayOptions(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	options.Holder = holder
+	p.notifier = p.newNotifier(reg, options.Name, options.Holder)
+	if err := p.notifier.Configure(o.Config.Settings.Notices); err != nil {
+		return nil, err
+	}
+	tracer, err := p.startTracing(&options)
+	if err != nil {
+		return nil, err
+	}
+	p.tracer = tracer
+	options.Logger, options.Observer = o.Log, &observer{Metrics: metrics, notices: p.notifier, tracer: tracer}
+	relay, err := sluicebox.New(options)
+	if err != nil {
+		tracer.Close()
+		return nil, err
+	}
+	reg.MustRegister(newRouteMetrics(relay.Routes().List))
+	p.relay, p.lanes, p.routes, p.rows, p.deadLetters = relay, relay.Lanes(), relay.Routes(), relay.Rows(), observedLetters{relay.DeadLetters(), metrics}
+	p.reloader = newReloader(reg, p, o.Reload)
+	p.reloader.relay, p.requests, p.runRelay = relay, relay.Requests, relay.Run
+	return p, nil
+}
+
+// relayOptions returns the options of the relay for a configuration.
+func (p *program) relayOptions(cfg *config.Config) (sluicebox.Options, error) {
+	options, err := cfg.Relay(userAgent(p.version))
+	if err == nil && p.adapt != nil {
+		p.adapt(&options)
+	}
+	return options, err
+}
+
+// run runs the relay with its notices.
+func (p *program) run(ctx context.Context, relay func(context.Context) error) error {
+	stopNotices := inBackground(context.WithoutCancel(ctx), p.notifier.Run) // the end of the relay causes notices too
+	defer stopNotices()
+	return relay(ctx)
 }
 
 // relayRows runs the relay, with ingest beside it and under the service manager, until the context
@@ -145,35 +188,54 @@ func (p *program) relayRows(ctx context.Context, reg *prometheus.Registry, relay
 
 // serveAdmin binds the admin address and serves it until stop is called. stop waits for
 // the server to end.
-func (p *program) serveAdmin(ctx context.Context, reg *prometheus.Registry, open func() (sluicebox.RequestStore, error)) (stop func() error, err error) {
+func (p *program) serveAdmin(ctx context.Context) (stop func() error, err error) {
 	if p.cfg.Load().Settings.Admin.Listen == "" {
 		return func() error { return nil }, nil
 	}
-	gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		p.updateGauges()
-		return reg.Gather()
-	})
-	cfg := p.cfg.Load().Admin(gather)
-	if cfg.Profiling {
+	if p.cfg.Load().Settings.Admin.Profiling {
 		runtime.SetMutexProfileFraction(mutexProfileFraction)
 	}
+	end, err := serve(ctx, p.adminServer())
+	if err != nil {
+		return nil, err
+	}
+	stopFigures := p.keepFigures(ctx)
+	return func() error { stopFigures(); return end() }, nil
+}
 
+// serve binds the address of a server and serves it until stop is called, which waits for its end.
+func serve(ctx context.Context, server *admin.Server) (stop func() error, err error) {
+	if err := server.Listen(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	return func() error { cancel(); return <-done }, nil
+}
+
+// keepFigures keeps the figures of the last hour until stop is called.
+func (p *program) keepFigures(ctx context.Context) (stop func()) {
+	return inBackground(context.WithoutCancel(ctx), func(ctx context.Context) { p.figures.run(ctx, p.metrics) })
+}
+
+// adminServer returns the endpoints of the program.
+func (p *program) adminServer() *admin.Server {
+	cfg := p.cfg.Load().Admin(p)
 	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = p.log, p.relay, p.lanes, p.deadLetters, p
 	cfg.OpenMetrics = p.tracingConfig() != nil
-	asked := requests{p.cfg.Load(), open}
+	asked := requests{p.cfg.Load(), p.requests}
 	cfg.Requests, cfg.Actions, cfg.Routes, cfg.Reloader = asked, asked, routes{p}, p.reloader
 	cfg.Figures, cfg.Settings, cfg.Rows = &p.figures, inForce{p}, p.rows
 	server := admin.New(cfg, p.relay)
 	p.setAccess = server.SetAccess
-	if err := server.Listen(); err != nil {
-		return nil, err
-	}
+	return server
+}
 
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan error, 1)
-	go func() { done <- server.Run(ctx) }()
-	stopFigures := inBackground(ctx, func(ctx context.Context) { p.figures.run(ctx, p.metrics) })
-	return func() error { cancel(); stopFigures(); return <-done }, nil
+// Gather implements prometheus.Gatherer.
+func (p *program) Gather() ([]*dto.MetricFamily, error) {
+	p.updateGauges()
+	return p.registry.Gather()
 }
 
 // inBackground runs a function until the context ends or stop is called, which waits for it.

@@ -67,10 +67,15 @@ func (r *reloader) run(ctx context.Context) {
 
 // Reload implements admin.Reloader. It applies all changes of the configuration or none.
 func (r *reloader) Reload(ctx context.Context) (admin.Reloaded, error) {
+	return r.reloadFrom(ctx, r.options.Load)
+}
+
+// reloadFrom is Reload with the configuration that load returns; load is nil if there is none.
+func (r *reloader) reloadFrom(ctx context.Context, load func() (*config.Config, error)) (admin.Reloaded, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	began := time.Now()
-	done, err := r.reload(ctx)
+	done, err := r.reload(ctx, load)
 	done.Took = time.Since(began).Seconds()
 	r.applied.Set(1)
 	switch {
@@ -87,14 +92,14 @@ func (r *reloader) Reload(ctx context.Context) (admin.Reloaded, error) {
 	return done, err
 }
 
-func (r *reloader) reload(ctx context.Context) (done admin.Reloaded, err error) {
+func (r *reloader) reload(ctx context.Context, load func() (*config.Config, error)) (done admin.Reloaded, err error) {
 	done.Changed = []string{}
-	if r.options.Load == nil {
+	if load == nil {
 		return done, refused("the configuration came from standard input; restart the relay")
 	}
 	p := r.program
 	before := p.cfg.Load()
-	now, err := r.options.Load()
+	now, err := load()
 	if err == nil {
 		err = now.ReferenceErrors()
 	}
@@ -112,7 +117,7 @@ func (r *reloader) reload(ctx context.Context) (done admin.Reloaded, err error) 
 	if len(fixed) > 0 {
 		return done, refused("keys that need a restart changed: %s; undo them, or restart the relay", strings.Join(fixed, ", "))
 	}
-	options, err := now.Relay(userAgent(p.version))
+	options, err := p.relayOptions(now)
 	if err != nil {
 		return done, &admin.ReloadError{Err: err}
 	}

@@ -20,11 +20,18 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 	"form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 // Handler serves the page and its files. They have no secrets, so they need no token.
-func Handler() http.Handler {
+func Handler() http.Handler { return pageOf("index.html") }
+
+// Sources serves the page with the sources of a process that has several. Each has a page of its own,
+// below its path.
+func Sources() http.Handler { return pageOf("sources.html") }
+
+// pageOf serves a page at / and at Path, and the files.
+func pageOf(page string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := path.Base(r.URL.Path)
 		if r.URL.Path == "/" || r.URL.Path == Path {
-			name = "index.html"
+			name = page
 		} else if r.URL.Path != Path+name {
 			http.NotFound(w, r)
 			return

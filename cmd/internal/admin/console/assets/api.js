@@ -1,5 +1,8 @@
 // Calls the relay's API with the cookie of the login.
 
+// base is the path of the source, "" in a process with one source.
+export const base = location.pathname.match(/^\/sources\/[^/]+/)?.[0] ?? "";
+
 const known = new Map(); // answers by path, with their ETag
 
 export class Refused extends Error {
@@ -23,7 +26,7 @@ async function answer(response) {
 // get reads a path. An answer that has not changed is not sent again.
 export async function get(path) {
   const before = known.get(path);
-  const response = await fetch(`/api/v1/${path}`, { cache: "no-store", headers: before ? { "If-None-Match": before.tag } : {} });
+  const response = await fetch(`${base}/api/v1/${path}`, { cache: "no-store", headers: before ? { "If-None-Match": before.tag } : {} });
   if (response.status === 304) return before.body;
   const body = await answer(response);
   const tag = response.headers.get("ETag");
@@ -32,7 +35,7 @@ export async function get(path) {
   return body;
 }
 
-export const post = async (path, body = {}) => answer(await fetch(`/api/v1/${path}`, {
+export const post = async (path, body = {}) => answer(await fetch(`${base}/api/v1/${path}`, {
   method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
 }));
 

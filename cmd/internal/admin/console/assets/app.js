@@ -1,6 +1,6 @@
 // The frame of the page: login, navigation, and the poll of the page that is shown.
 
-import { get, post, forget } from "./api.js";
+import { base, get, post, forget } from "./api.js";
 import { ask, badge, button, el, replace } from "./dom.js";
 import { overview } from "./overview.js";
 import { lanes } from "./lanes.js";
@@ -43,7 +43,7 @@ function frame(problem) {
   const role = !s ? badge("plain", "connecting") : problem ? badge("bad", "no answer") : s.is_leader ? badge(s.ready ? "good" : "bad", s.ready ? "leader" : "leader, not ready") : badge("warn", "standby");
   const who = app.session;
   replace(top,
-    el("div", { class: "brand" }, el("img", { src: "/console/icon.svg", alt: "" }), s ? s.name : "Sluicebox"), role,
+    el("div", { class: "brand" }, el("img", { src: "/console/icon.svg", alt: "" }), s ? s.name : "Sluicebox"), base && el("a", { href: "/" }, "All sources"), role,
     s?.is_leader && badge("plain", `epoch ${s.epoch}`), s?.is_leader && s.mode && badge("plain", s.mode), el("span", { class: "space" }),
     who && el("span", { class: "muted" }, who.name === "local" ? "no token set" : who.name === who.role ? who.name : `${who.name}, ${who.role}`),
     who && who.name !== "local" && button("Sign out", "sign-out", async () => { await post("session/end"); location.reload(); }));

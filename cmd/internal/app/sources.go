@@ -1,0 +1,300 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/admin"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/notify"
+	"github.com/sluicebox/sluicebox/store/backoff"
+)
+
+const (
+	// minSourceRestart and maxSourceRestart limit the wait before the relay of a source that ended
+	// with an error starts again. Other sources are not affected.
+	minSourceRestart = time.Second
+	maxSourceRestart = time.Minute
+	// parallelReloads is the number of sources that reload at a time.
+	parallelReloads = 8
+)
+
+// process is a program with several sources: a relay for each, and one admin address.
+type process struct {
+	options Options
+	name    string // by which processes share the sources
+	holder  string
+	sources []*source
+	metrics *prometheus.Registry // of the process itself
+	memory  memoryLimit
+}
+
+// source is one source of a process.
+type source struct {
+	process *process
+	name    string
+	log     *slog.Logger
+	current atomic.Pointer[runningSource]
+	failure atomic.Pointer[string] // how the relay ended; nil while it runs
+}
+
+// runningSource is the program of a source with its endpoints. A relay that ended with an error has
+// another one.
+type runningSource struct {
+	*program
+	server *admin.Server
+}
+
+// runSources runs a relay for each source until the context ends. One that ends with an error starts
+// again, and leaves the others alone. The error is about what they share.
+func runSources(ctx context.Context, o Options) error {
+	host, _ := os.Hostname() // "" without a name
+	p := &process{options: o, metrics: newProcessRegistry(), name: cmp.Or(o.Config.Settings.Process, host, "unknown")}
+	p.holder = fmt.Sprintf("%s process %d", p.name, os.Getpid())
+	for _, cfg := range o.Config.Sources() {
+		s := &source{process: p, name: cfg.SourceName(), log: o.Log.With("source", cfg.SourceName())}
+		if err := s.open(cfg); err != nil {
+			return fmt.Errorf("source %s: %w", s.name, err)
+		}
+		p.sources = append(p.sources, s)
+	}
+	memory, stop := context.WithCancel(ctx)
+	defer stop()
+	p.memory.start(p.bufferBytes(), 0)
+	go p.memory.release(memory)
+	stopAdmin, err := p.serveAdmin(ctx)
+	if err != nil {
+		return err
+	}
+	end, err := supervise(ctx, o.Log, notify.Service{Ready: p.working, Status: p.summary, Ping: p.ping})
+	if err == nil {
+		p.run(ctx)
+		end()
+	}
+	return cmp.Or(err, stopAdmin())
+}
+
+// bufferBytes returns the bytes that all relays of the process may buffer.
+func (p *process) bufferBytes() (sum int64) {
+	for _, s := range p.sources {
+		sum += s.current.Load().cfg.Load().TotalBufferBytes()
+	}
+	return sum
+}
+
+// run runs the relays and the reloads until the context ends and all relays have drained.
+func (p *process) run(ctx context.Context) {
+	stopReloads := inBackground(ctx, p.reloadOnSignals)
+	defer stopReloads()
+	var relays sync.WaitGroup
+	for _, s := range p.sources {
+		relays.Go(func() { s.run(ctx) })
+	}
+	relays.Wait()
+}
+
+// open makes a program for the source.
+func (s *source) open(cfg *config.Config) error {
+	o := s.process.options
+	o.Config, o.Log = cfg, s.log
+	if load := o.Reload.Load; load != nil {
+		o.Reload.Load = func() (*config.Config, error) { return s.find(load()) }
+	}
+	program, err := newProgram(o, prometheus.NewRegistry(), s.process.holder, nil)
+	if err != nil {
+		return err
+	}
+	s.current.Store(&runningSource{program: program, server: program.adminServer()})
+	return nil
+}
+
+// find returns the configuration of the source in one of the whole file. All entries must be the same,
+// because a reload starts and ends no relay.
+func (s *source) find(now *config.Config, err error) (*config.Config, error) {
+	if err != nil {
+		return nil, err
+	}
+	if was, is := s.process.options.Config.SourceNames(), now.SourceNames(); !slices.Equal(was, is) {
+		return nil, refused("keys that need a restart changed: sources has other entries; undo it, or restart the process")
+	}
+	all := now.Sources()
+	return all[slices.IndexFunc(all, func(c *config.Config) bool { return c.SourceName() == s.name })], nil
+}
+
+// run runs the relay of the source until the context ends.
+func (s *source) run(ctx context.Context) {
+	retry := backoff.Doubling{Min: minSourceRestart, Max: maxSourceRestart}
+	for {
+		began, p := time.Now(), s.current.Load()
+		stopFigures := p.keepFigures(ctx)
+		err := p.run(ctx, p.runRelay)
+		stopFigures()
+		p.tracer.Close()
+		if ctx.Err() != nil {
+			if err != nil {
+				s.log.Error("source failed during shutdown", "error", err)
+			}
+			return
+		}
+		if time.Since(began) > maxSourceRestart {
+			retry.Reset()
+		}
+		for err != nil {
+			text, wait := err.Error(), retry.Next()
+			s.failure.Store(&text)
+			s.log.Error("source failed; restarting its relay", "error", text, "wait", wait)
+			if backoff.Sleep(ctx, wait) != nil {
+				return
+			}
+			err = s.open(p.cfg.Load())
+		}
+		s.failure.Store(nil)
+	}
+}
+
+// reloadOnSignals reloads all sources with each signal until the context ends.
+func (p *process) reloadOnSignals(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.options.Reload.Signals:
+		}
+		if p.options.Reload.Load == nil {
+			continue
+		}
+		now, err := p.options.Reload.Load() // once for all
+		var reloads errgroup.Group
+		reloads.SetLimit(parallelReloads)
+		for _, s := range p.sources {
+			reloads.Go(func() error {
+				_, _ = s.current.Load().reloader.reloadFrom(ctx, func() (*config.Config, error) { return s.find(now, err) }) // logged
+				return nil
+			})
+		}
+		_ = reloads.Wait()
+	}
+}
+
+// serveAdmin serves the endpoints of the process until stop is called.
+func (p *process) serveAdmin(ctx context.Context) (stop func() error, err error) {
+	cfg := p.options.Config.Admin(p)
+	if cfg.Listen == "" {
+		return func() error { return nil }, nil
+	}
+	if cfg.Profiling {
+		runtime.SetMutexProfileFraction(mutexProfileFraction)
+	}
+	cfg.Log, cfg.OpenMetrics = p.options.Log, p.sources[0].current.Load().tracingConfig() != nil
+	return serve(ctx, admin.NewSources(cfg, p))
+}
+
+// Handler implements admin.Sources.
+func (p *process) Handler(name string) http.Handler {
+	if i := slices.IndexFunc(p.sources, func(s *source) bool { return s.name == name }); i >= 0 {
+		return p.sources[i].current.Load().server.Handler()
+	}
+	return nil
+}
+
+// List implements admin.Sources.
+func (p *process) List() admin.SourceList {
+	list := admin.SourceList{Process: p.holder, Version: p.options.Version, Sources: make([]admin.SourceStatus, len(p.sources))}
+	for i, s := range p.sources {
+		list.Sources[i] = s.status()
+	}
+	return list
+}
+
+// status returns the state of the source in short.
+func (s *source) status() admin.SourceStatus {
+	p := s.current.Load()
+	of := p.Report(context.Background(), false)
+	short := admin.SourceStatus{
+		Name: s.name, Ready: true, IsLeader: of.IsLeader, Leader: of.Leader, Mode: of.Mode, Lag: of.Lag, Captured: of.Captured,
+	}
+	_, short.Detail = p.relay.Leader()
+	var failed []string
+	for _, c := range p.relay.Checks() {
+		if !c.OK {
+			failed = append(failed, c.Name+": "+c.Detail)
+		}
+	}
+	if text := s.failure.Load(); text != nil {
+		failed = []string{"relay ended: " + *text}
+	}
+	if len(failed) > 0 {
+		short.Ready, short.Detail = false, strings.Join(failed, "; ")
+	}
+	return short
+}
+
+// Gather implements prometheus.Gatherer: the metrics of the process, and those of each source with
+// its name in the label source.
+func (p *process) Gather() ([]*dto.MetricFamily, error) {
+	all := prometheus.Gatherers{p.metrics}
+	for _, s := range p.sources {
+		all = append(all, prometheus.GathererFunc(s.gather))
+	}
+	return all.Gather()
+}
+
+// gather returns the metrics of the source with its label.
+func (s *source) gather() ([]*dto.MetricFamily, error) {
+	families, err := s.current.Load().Gather()
+	label, name := "source", s.name
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			m.Label = append(slices.Clone(m.GetLabel()), &dto.LabelPair{Name: &label, Value: &name}) // the slice belongs to the metric
+			slices.SortFunc(m.Label, func(a, b *dto.LabelPair) int { return cmp.Compare(a.GetName(), b.GetName()) })
+		}
+	}
+	return families, err
+}
+
+// working reports whether every relay works or stands by.
+func (p *process) working() bool {
+	return !slices.ContainsFunc(p.sources, func(s *source) bool {
+		return s.failure.Load() != nil || !s.current.Load().relay.Working()
+	})
+}
+
+// ping tells the relays that the service manager asks for a sign of life.
+func (p *process) ping() {
+	for _, s := range p.sources {
+		s.current.Load().relay.Ping()
+	}
+}
+
+// summary returns the state of the process in one line.
+func (p *process) summary() string {
+	leads, failed := 0, []string{}
+	for _, s := range p.sources {
+		of := s.status()
+		if of.IsLeader {
+			leads++
+		}
+		if !of.Ready {
+			failed = append(failed, s.name)
+		}
+	}
+	line := fmt.Sprintf("leads %d of %d sources", leads, len(p.sources))
+	if len(failed) > 0 {
+		line += fmt.Sprintf("; %d not ready: %s", len(failed), strings.Join(failed, ", "))
+	}
+	return line
+}
