@@ -1,0 +1,147 @@
+package blackbox
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// maxIdleSessions is the most sessions of a source that has nothing to do, with its walsender.
+const maxIdleSessions = 8
+
+// tenants are databases with an outbox each, whose rows go to one receiver.
+type tenants struct {
+	t         *testing.T
+	names     []string
+	databases map[string]string
+	conns     map[string]*conn
+	url       string // of the receiver
+
+	mu       sync.Mutex
+	received map[string]int // by the payload's tenant
+}
+
+// newTenants creates n databases, some of them on MySQL if there is such a server.
+func newTenants(t *testing.T, n int) *tenants {
+	t.Helper()
+	s := &tenants{t: t, databases: map[string]string{}, conns: map[string]*conn{}, received: map[string]int{}}
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, name := range s.names {
+			s.received[name] += strings.Count(string(body), `"`+name+`"`)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	s.url = srv.URL
+	all := kinds(t)
+	for i := range n {
+		h := all[0]
+		if i == n-1 {
+			h = all[len(all)-1]
+		}
+		name := fmt.Sprintf("tenant%d_%s", i, strings.ToLower(strings.ReplaceAll(t.Name(), "Test", "")))
+		url := h.database(t)
+		if out, errs, code := command(t, nil, "init", "--outbox", "outbox-messages", "--table", "letters", "--source", url, "--apply"); code != 0 {
+			t.Fatalf("init: %s%s", out, errs)
+		}
+		s.names, s.databases[name], s.conns[name] = append(s.names, name), url, connect(t, url)
+	}
+	return s
+}
+
+// config returns the configuration of a process.
+func (s *tenants) config(process, more string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "process: %s\nadmin: {listen: %s}\nsources:\n", process, adminKey)
+	for _, name := range s.names {
+		fmt.Fprintf(&b, "  - {name: %s, url: %q}\n", name, s.databases[name])
+	}
+	fmt.Fprintf(&b, "%soutboxes: [{table: letters, layout: outbox-messages, sink: all}]\nsinks: {all: {type: webhook, url: %q}}\n", more, s.url)
+	return b.String()
+}
+
+// write adds a row to each tenant's outbox.
+func (s *tenants) write(id string) {
+	s.t.Helper()
+	for _, name := range s.names {
+		if _, err := s.conns[name].exec("INSERT INTO letters (id, type, payload) VALUES ($1, 'EVENT', $2)", id, `{"of":"`+name+`"}`); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// await waits until the receiver has n rows or more of each tenant.
+func (s *tenants) await(n int) {
+	s.t.Helper()
+	within(s.t, testTimeout, func() string {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, name := range s.names {
+			if s.received[name] < n {
+				return fmt.Sprintf("%s has sent %d rows of %d", name, s.received[name], n)
+			}
+		}
+		return ""
+	})
+}
+
+// One process relays several databases of several servers. A source whose database is missing is named,
+// and delays none of the others.
+func TestSeveralSources(t *testing.T) {
+	t.Parallel()
+	s := newTenants(t, 4)
+	missing, err := url.Parse(s.databases[s.names[0]])
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing.Path += "_missing"
+	r := start(t, s.config("one", fmt.Sprintf("  - {name: missing, url: %q}\n", missing)))
+	s.write("1")
+	s.await(1)
+	within(t, testTimeout, func() string {
+		_, body := r.get("/readyz?verbose")
+		for _, name := range s.names {
+			if !strings.Contains(body, "[+] "+name+" ok: leading") {
+				return name + " is not ready:\n" + body
+			}
+		}
+		if !strings.Contains(body, "[-] missing failed: ") {
+			return "the missing database is not named:\n" + body
+		}
+		return ""
+	})
+	for _, name := range s.names {
+		if n := r.metric(`sluicebox_rows_settled_total{sink="all",source="` + name + `",status="COMPLETED"}`); n != 1 {
+			t.Errorf("%s: %v rows in the metrics, want 1", name, n)
+		}
+	}
+	if out, _, code := r.sluicebox("status"); code != 1 || strings.Count(out, "leader") < 4 || !strings.Contains(out, "missing") {
+		t.Errorf("status exits with %d:\n%s", code, out)
+	}
+	first := s.names[0]
+	if _, errs, code := r.sluicebox("lanes"); code != 64 || !strings.Contains(errs, "--source-name NAME, one of "+first) {
+		t.Errorf("lanes without a source exits with %d: %s", code, errs)
+	}
+	if out, errs, code := r.sluicebox("status", "--source-name", first); code != 0 || !strings.Contains(out, first) {
+		t.Errorf("status of one source exits with %d: %s%s", code, out, errs)
+	}
+	if status, body := r.get("/api/v1/lanes"); status != http.StatusBadRequest || !strings.Contains(body, "/sources/NAME/api/v1/lanes") {
+		t.Errorf("lanes of no source: %d %s", status, body)
+	}
+	if status, body := r.get("/sources/" + first + "/api/v1/lanes"); status != http.StatusOK {
+		t.Errorf("lanes of a source: %d %s", status, body)
+	}
+	if n := count(t, s.conns[first], s.conns[first].kind.sessions(s.databases[first])); n > maxIdleSessions {
+		t.Errorf("%d sessions of an idle source, want %d at most", n, maxIdleSessions)
+	} else {
+		t.Logf("%d sessions of an idle source", n)
+	}
+	expectStop(t, r)
+}
