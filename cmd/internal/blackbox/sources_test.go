@@ -12,7 +12,7 @@ import (
 )
 
 // maxIdleSessions is the most sessions of a source that has nothing to do, with its walsender.
-const maxIdleSessions = 8
+const maxIdleSessions = 10
 
 // tenants are databases with an outbox each, whose rows go to one receiver.
 type tenants struct {
