@@ -160,7 +160,8 @@ func (v *Verification) open(cfg *config.Config, from string, source int) (audit.
 	if err != nil {
 		return nil, err
 	}
-	return audit.OpenTopic(audit.Topic{Name: topic, IDHeader: v.IDHeader, Since: v.Since}, source, options)
+	clean := func(err error) error { return kafka.Clean(c, err) }
+	return audit.OpenTopic(audit.Topic{Name: topic, IDHeader: v.IDHeader, Since: v.Since, Clean: clean}, source, options)
 }
 
 // VerifyMetrics are the metrics of a program that verifies continuously. The label target is empty

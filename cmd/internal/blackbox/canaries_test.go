@@ -1,7 +1,6 @@
 package blackbox
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/base64"
@@ -240,16 +239,6 @@ func (c *canaries) secretScalars(text string, by func(value string) string) stri
 		}
 		return found
 	})
-}
-
-// oneLine is a text without control characters, for a message of a protocol.
-func oneLine(b []byte) string {
-	return string(bytes.Map(func(r rune) rune {
-		if r < ' ' || r > '~' || r == '\'' {
-			return '.'
-		}
-		return r
-	}, b))
 }
 
 // basicOf returns the credentials of HTTP Basic.

@@ -1,12 +1,9 @@
 package blackbox
 
 import (
-	"bufio"
-	bits "encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -15,8 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.yaml.in/yaml/v4"
+
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
 // secretSinks are sinks whose receivers refuse every request and echo what it held. HTTP, REDIS, NATS,
@@ -132,6 +130,7 @@ func TestNoSecretShows(t *testing.T) {
 		}
 		r.stop()
 		c.expectHidden("the log", r.said())
+		c.expectHiddenByShadow(text)
 		for _, name := range []string{"platform", "platform-oauth", "hooks", "hooks-basic", "hooks-oauth", "kafka", "kafka-token", "kafka-oauth", "nats", "nats-token", "rabbitmq", "redis", "camunda", "camunda-token", "camunda-oauth"} {
 			if !strings.Contains(r.failuresOf(name), "[redacted]") {
 				t.Errorf("the receiver of %s has echoed no secret: %s", name, r.failuresOf(name))
@@ -165,7 +164,7 @@ func secretConfig(t *testing.T, c *canaries, database, noticed string) string {
 	}
 	echo := echoHTTP(t)
 	return c.fill(strings.NewReplacer(
-		"HTTP", echo, "REDIS", echoTo(t, echoRedis), "NATS", "nats://"+echoTo(t, echoNATS), "AMQP", echoTo(t, echoAMQP), "KAFKA", echoTo(t, echoKafka),
+		"HTTP", echo, "REDIS", sinktest.Echo(t, sinktest.EchoRedis), "NATS", "nats://"+sinktest.Echo(t, sinktest.EchoNATS), "AMQP", sinktest.Echo(t, sinktest.EchoAMQP), "KAFKA", sinktest.Echo(t, sinktest.EchoKafka),
 		"NAME", nameFor(database), "DATABASE", with("source.password"), "STREAM", with("source.stream-password"),
 		"INGEST", freeAddress(t), "NOTICED", noticed, "BASIC", basicOf("relay", c.canary("hooks.basic")),
 	).Replace(secretRest + "outboxes:\n" + outboxes.String() + "sinks:" + secretSinks))
@@ -229,6 +228,7 @@ func (c *canaries) expectHiddenByCommands(file string) {
 		{"config", "check"}, {"config", "check", "--json"}, {"config", "test"}, {"init", "--print"}, {"doctor"}, {"doctor", "--json"}, {"status"}, {"status", "--json"},
 		{"lanes", "list"}, {"routes", "list"}, {"routes", "lag"}, {"deadletters", "list"}, {"deadletters", "show", "--outbox", "hooks"}, {"deadletters", "list", "--json"},
 		{"actions"}, {"checkpoint", "list"}, {"replay", "list"}, {"reload"},
+		{"verify", "--settle", "0s", "--receipts", "kafka:kafka"},
 	} {
 		out, stderr, _ := command(c.t, nil, append(args, "-c", file)...)
 		if strings.Contains(stderr, "Usage:") || out+stderr == "" {
@@ -236,6 +236,23 @@ func (c *canaries) expectHiddenByCommands(file string) {
 		}
 		c.expectHidden(strings.Join(args, " "), out+stderr)
 	}
+}
+
+// expectHiddenByShadow watches with the configuration instead of delivering.
+func (c *canaries) expectHiddenByShadow(text string) {
+	c.t.Helper()
+	r := start(c.t, "mode: shadow\n"+text)
+	r.waitFor("shadow started")
+	file := configFile(c.t, strings.ReplaceAll(text, adminKey, strings.TrimPrefix(r.admin, "http://")))
+	for _, args := range [][]string{{"status"}, {"status", "--json"}} {
+		out, stderr, code := command(c.t, nil, append(args, "-c", file)...)
+		if code != 0 {
+			c.t.Errorf("%v of a shadow: exit code %d: %s", args, code, stderr)
+		}
+		c.expectHidden(strings.Join(args, " ")+" of a shadow", out+stderr)
+	}
+	r.stop()
+	c.expectHidden("the log of a shadow", r.said())
 }
 
 // expectHiddenByErrors breaks every secret of the configurations: faults quote no secret.
@@ -289,118 +306,4 @@ func echoHTTP(t *testing.T) (base string) {
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL
-}
-
-// echoTo serves a protocol on a port of its own until the end of the test.
-func echoTo(t *testing.T, serve func(conn net.Conn)) (address string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = conn.Close() }()
-				serve(conn)
-			}()
-		}
-	}()
-	t.Cleanup(func() { _ = l.Close(); <-ended })
-	return l.Addr().String()
-}
-
-// echoRedis refuses each command with its own text.
-func echoRedis(conn net.Conn) {
-	b := make([]byte, 4096)
-	for {
-		n, err := conn.Read(b)
-		if err != nil {
-			return
-		}
-		_, _ = fmt.Fprintf(conn, "-WRONGPASS you sent %s\r\n", oneLine(b[:n]))
-	}
-}
-
-// echoNATS refuses the login with its own text.
-func echoNATS(conn net.Conn) {
-	_, _ = io.WriteString(conn, `INFO {"server_id":"echo","version":"2.12.1","proto":1,"headers":true,"max_payload":1048576,"auth_required":true}`+"\r\n")
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	if err == nil {
-		_, _ = fmt.Fprintf(conn, "-ERR 'Refused, you sent %s'\r\n", oneLine([]byte(line)))
-	}
-}
-
-// echoAMQP refuses the login with its own text, as a close of the connection (AMQP 0-9-1, section
-// 1.4.2).
-func echoAMQP(conn net.Conn) {
-	frame := func(payload ...[]byte) {
-		var all []byte
-		for _, p := range payload {
-			all = append(all, p...)
-		}
-		head := bits.BigEndian.AppendUint32([]byte{1, 0, 0}, uint32(len(all)))
-		_, _ = conn.Write(append(append(head, all...), 0xCE))
-	}
-	long := func(text string) []byte {
-		return append(bits.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
-	}
-	b := make([]byte, 4096)
-	if _, err := io.ReadFull(conn, b[:8]); err != nil { // the protocol's header
-		return
-	}
-	frame([]byte{0, 10, 0, 10, 0, 9}, long(""), long("PLAIN EXTERNAL"), long("en_US")) // Connection.Start
-	if _, err := io.ReadFull(conn, b[:7]); err != nil {
-		return
-	}
-	login := make([]byte, bits.BigEndian.Uint32(b[3:7])+1)
-	if _, err := io.ReadFull(conn, login); err != nil {
-		return
-	}
-	text := "ACCESS_REFUSED you sent " + oneLine(login[max(0, len(login)-200):])
-	frame([]byte{0, 10, 0, 50, 403 >> 8, 403 & 0xFF, byte(len(text))}, []byte(text), []byte{0, 10, 0, 11}) // Connection.Close
-	_, _ = conn.Read(b)
-}
-
-// echoKafka refuses the login with its own text.
-func echoKafka(conn net.Conn) {
-	for {
-		head := make([]byte, 4)
-		if _, err := io.ReadFull(conn, head); err != nil {
-			return
-		}
-		req := make([]byte, bits.BigEndian.Uint32(head))
-		if _, err := io.ReadFull(conn, req); err != nil || len(req) < 8 {
-			return
-		}
-		var resp kmsg.Response
-		switch key, version := int16(bits.BigEndian.Uint16(req)), int16(bits.BigEndian.Uint16(req[2:])); key {
-		case 18: // ApiVersions
-			versions := kmsg.NewPtrApiVersionsResponse()
-			for key, most := range map[int16]int16{17: 1, 18: 0, 36: 1, 3: 1} {
-				of := kmsg.NewApiVersionsResponseApiKey()
-				of.ApiKey, of.MaxVersion = key, most
-				versions.ApiKeys = append(versions.ApiKeys, of)
-			}
-			resp, versions.Version = versions, version
-		case 17: // SaslHandshake
-			resp = kmsg.NewPtrSASLHandshakeResponse()
-			resp.SetVersion(version)
-		case 36: // SaslAuthenticate
-			text := "you sent " + oneLine(req)
-			refused := kmsg.NewPtrSASLAuthenticateResponse()
-			refused.ErrorCode, refused.ErrorMessage, refused.Version = 58, &text, version
-			resp = refused
-		default:
-			return
-		}
-		body := resp.AppendTo(append([]byte(nil), req[4:8]...))
-		_, _ = conn.Write(append(bits.BigEndian.AppendUint32(nil, uint32(len(body))), body...))
-	}
 }

@@ -49,6 +49,9 @@ type kind struct {
 	create  func(ctx context.Context, at *url.URL, topic string, keep bool) (Topic, error)
 	produce func(at *url.URL, topic string) (Producer, error)
 
+	// clean returns an error without the password, which a broker may echo, and nil for nil.
+	clean func(at *url.URL, err error) error
+
 	// check checks the parameters of an address; nil if it has none.
 	check func(at *url.URL) error
 
@@ -62,15 +65,15 @@ type kind struct {
 // kinds returns the kinds by the scheme of their addresses.
 func kinds() map[string]kind {
 	return map[string]kind{
-		"amqp": {create: createRabbit, produce: produceRabbit},
+		"amqp": {create: createRabbit, produce: produceRabbit, clean: cleanRabbit},
 		"kafka": {
-			create: createKafka, produce: produceKafka, check: checkKafka, list: listKafka, remove: removeKafka,
+			create: createKafka, produce: produceKafka, clean: cleanKafka, check: checkKafka, list: listKafka, remove: removeKafka,
 			removal: func(at *url.URL, topic string) string {
 				return "kafka-topics --bootstrap-server " + at.Host + " --delete --topic " + topic
 			},
 		},
 		"nats": {
-			create: createNATS, produce: produceNATS, list: listNATS, remove: removeNATS,
+			create: createNATS, produce: produceNATS, clean: cleanNATS, list: listNATS, remove: removeNATS,
 			removal: func(at *url.URL, topic string) string { return "nats --server " + at.Host + " stream rm " + topic },
 		},
 	}
@@ -119,7 +122,7 @@ func Leftovers(ctx context.Context, address, prefix string) ([]string, error) {
 	defer cancel()
 	names, err := k.list(ctx, at, prefix)
 	if err != nil {
-		return nil, fmt.Errorf("list topics: %w", err)
+		return nil, fmt.Errorf("list topics: %w", k.clean(at, err))
 	}
 	return names, nil
 }
@@ -133,7 +136,7 @@ func Remove(ctx context.Context, address, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if err := k.remove(ctx, at, name); err != nil {
-		return fmt.Errorf("remove topic %s: %w", name, err)
+		return fmt.Errorf("remove topic %s: %w", name, k.clean(at, err))
 	}
 	return nil
 }
@@ -157,10 +160,22 @@ func Create(ctx context.Context, address, name string, keep bool) (Topic, error)
 	defer cancel()
 	t, err := k.create(ctx, at, name, keep)
 	if err != nil {
-		return nil, fmt.Errorf("create topic %s: %w", name, err)
+		return nil, fmt.Errorf("create topic %s: %w", name, k.clean(at, err))
 	}
-	return t, nil
+	return &cleanTopic{t, func(err error) error { return k.clean(at, err) }}, nil
 }
+
+// cleanTopic is a topic whose errors show no password.
+type cleanTopic struct {
+	Topic
+	clean func(error) error
+}
+
+func (t *cleanTopic) Read(ctx context.Context, record func(payload []byte)) error {
+	return t.clean(t.Topic.Read(ctx, record))
+}
+
+func (t *cleanTopic) Remove(ctx context.Context) error { return t.clean(t.Topic.Remove(ctx)) }
 
 // Produce returns a producer for a topic. It connects with the first Send.
 func Produce(address, topic string) (Producer, error) {
@@ -168,5 +183,19 @@ func Produce(address, topic string) (Producer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.produce(at, topic)
+	p, err := k.produce(at, topic)
+	if err != nil {
+		return nil, k.clean(at, err)
+	}
+	return &cleanProducer{p, func(err error) error { return k.clean(at, err) }}, nil
+}
+
+// cleanProducer is a producer whose errors show no password.
+type cleanProducer struct {
+	Producer
+	clean func(error) error
+}
+
+func (p *cleanProducer) Send(ctx context.Context, rows []Row) error {
+	return p.clean(p.Producer.Send(ctx, rows))
 }

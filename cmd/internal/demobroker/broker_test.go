@@ -1,7 +1,9 @@
 package demobroker_test
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/demobroker"
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -90,5 +93,43 @@ func TestNothingIsLeftOnRabbitMQ(t *testing.T) {
 		if !strings.Contains(strings.ReplaceAll(got, " ", ""), want) {
 			t.Errorf("with keep %t there are %s, want %s", keep, got, want)
 		}
+	}
+}
+
+// A broker that refuses the login may echo it: no error shows a password.
+func TestEchoedPassword(t *testing.T) {
+	for scheme, serve := range map[string]func(net.Conn){"kafka": sinktest.EchoKafka, "nats": sinktest.EchoNATS, "amqp": sinktest.EchoAMQP} {
+		t.Run(scheme, func(t *testing.T) {
+			at := sinktest.Echo(t, serve)
+			address := scheme + "://relay:canary4711@" + at
+			if scheme == "kafka" {
+				address += "?mechanism=plain"
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // a client repeats a refused login
+			defer cancel()
+			_, err := demobroker.Create(ctx, address, "t", false)
+			if err == nil {
+				t.Fatal("an echo took the login")
+			}
+			errs := []error{err}
+			if producer, err := demobroker.Produce(address, "t"); err == nil {
+				errs = append(errs, producer.Send(ctx, []demobroker.Row{{Key: []byte("k"), Payload: []byte("p")}}))
+				producer.Close()
+			} else {
+				errs = append(errs, err)
+			}
+			if scheme != "amqp" {
+				_, err = demobroker.Leftovers(ctx, address, "t")
+				errs = append(errs, err, demobroker.Remove(ctx, address, "t"))
+			}
+			for _, err := range errs {
+				if err == nil || strings.Contains(err.Error(), "canary") {
+					t.Errorf("error %v, want one without the password", err)
+				}
+			}
+			if got := errs[0].Error(); !strings.Contains(got, "you sent") || !strings.Contains(got, "[redacted]") {
+				t.Errorf("error %s, want the broker's words without the password", got)
+			}
+		})
 	}
 }

@@ -63,6 +63,11 @@ func checkKafka(at *url.URL) error {
 	return err
 }
 
+func cleanKafka(at *url.URL, err error) error {
+	c, _ := kafkaConfig(at, "x") // it was valid
+	return kafka.Clean(c, err)
+}
+
 // kafkaClient returns a client that connects as the sink does.
 func kafkaClient(at *url.URL, opts ...kgo.Opt) (*kgo.Client, error) {
 	c, err := kafkaConfig(at, "x")

@@ -91,6 +91,11 @@ func (s *natsStream) Sink() (to config.Sink, secrets map[string]string) {
 	return config.Sink{Type: config.SinkNATS, NATS: c}, secrets
 }
 
+func cleanNATS(at *url.URL, err error) error {
+	s, _ := (&natsStream{at: at, name: "x"}).Sink()
+	return nats.Clean(s.NATS, err)
+}
+
 // address returns the URL without a login, which a sink has in keys of its own.
 func (s *natsStream) address() string {
 	at := *s.at

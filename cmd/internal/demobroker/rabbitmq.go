@@ -66,6 +66,11 @@ func (x *rabbitExchange) Sink() (s config.Sink, secrets map[string]string) {
 	return config.Sink{Type: config.SinkRabbitMQ, RabbitMQ: c}, map[string]string{"url": x.at.String()}
 }
 
+func cleanRabbit(at *url.URL, err error) error {
+	s, _ := (&rabbitExchange{at: at, name: "x"}).Sink()
+	return rabbitmq.Clean(s.RabbitMQ, err)
+}
+
 // Keys implements Topic.
 func (x *rabbitExchange) Keys() []string {
 	return []string{"type: rabbitmq", "url: " + config.Quote(x.at.String()), "exchange: " + x.name, "routing-key: '{group}'"}

@@ -97,13 +97,23 @@ const (
 )
 
 // ClientOptions returns the options of a client that connects as a sink with this configuration does,
-// which must be valid.
+// which must be valid. See Clean for its errors.
 func ClientOptions(c Config) ([]kgo.Opt, error) {
 	s, err := New(c)
 	if err != nil {
 		return nil, err
 	}
 	return s.options(), nil
+}
+
+// Clean returns an error of a client of this configuration, which must be valid, without secrets in its
+// text: a server may quote the login that it refuses. It returns nil for nil.
+func Clean(c Config, err error) error {
+	s, invalid := New(c)
+	if invalid != nil {
+		return invalid
+	}
+	return s.redactor().Error(err)
 }
 
 // setOptions sets the options of the clients.

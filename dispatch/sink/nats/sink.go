@@ -82,6 +82,16 @@ func New(c Config) (*Sink, error) {
 	}, nil
 }
 
+// Clean returns an error of a client of this configuration, which must be valid, without secrets in its
+// text: a server may quote the login that it refuses. It returns nil for nil.
+func Clean(c Config, err error) error {
+	s, invalid := New(c)
+	if invalid != nil {
+		return invalid
+	}
+	return s.redactor().Error(err)
+}
+
 // Close closes the connection. Call it only when no Deliver is running.
 func (s *Sink) Close() { s.link.Close() }
 

@@ -23,6 +23,8 @@ type Topic struct {
 	IDHeader string
 	// Since skips older records; zero reads the topic from its start.
 	Since time.Time
+	// Clean removes secrets from the errors of the client.
+	Clean func(error) error
 }
 
 // topic reads the records of a topic as receipts. Each partition is a source, because a lane stays in
@@ -56,9 +58,16 @@ const topicTimeout = 30 * time.Second
 
 // Read implements Receipts.
 func (t *topic) Read(ctx context.Context, take func(verify.Arrival)) error {
+	if err := t.read(ctx, take); err != nil {
+		return fmt.Errorf("read topic %s: %w", t.Name, t.Clean(err))
+	}
+	return nil
+}
+
+func (t *topic) read(ctx context.Context, take func(verify.Arrival)) error {
 	ends, err := t.ends(ctx)
 	if err != nil {
-		return fmt.Errorf("read topic %s: %w", t.Name, err)
+		return err
 	}
 	for !t.reached(ends) {
 		poll, cancel := context.WithTimeout(ctx, topicTimeout)
@@ -68,10 +77,10 @@ func (t *topic) Read(ctx context.Context, take func(verify.Arrival)) error {
 			return err
 		}
 		if err := fetched.Err0(); err != nil {
-			return fmt.Errorf("read topic %s: %w", t.Name, err)
+			return err
 		}
 		for _, e := range fetched.Errors() {
-			return fmt.Errorf("read topic %s: partition %d: %w", t.Name, e.Partition, e.Err)
+			return fmt.Errorf("partition %d: %w", e.Partition, e.Err)
 		}
 		fetched.EachRecord(func(r *kgo.Record) {
 			t.next[r.Partition] = r.Offset + 1

@@ -78,6 +78,24 @@ func (r *Redactor) OneLine(s string) string {
 	return strings.TrimSpace(s)
 }
 
+// Error returns err with a text as of [Redactor.OneLine]. errors.Is and errors.As find err. It
+// returns nil for nil.
+func (r *Redactor) Error(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &cleanError{r.OneLine(err.Error()), err}
+}
+
+// cleanError is an error without the secrets in its text.
+type cleanError struct {
+	text string
+	err  error
+}
+
+func (e *cleanError) Error() string { return e.text }
+func (e *cleanError) Unwrap() error { return e.err }
+
 // printableLine replaces each run of spaces and unprintable characters by one space.
 // It reads no more of s than redact scans.
 func printableLine(s string) string {
