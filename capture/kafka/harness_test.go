@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/capturetest"
@@ -243,8 +244,25 @@ func loseLog(t *testing.T, db capturetest.Database) {
 	r.start(t)
 }
 
-func TestSuite(t *testing.T) {
+// TestOnKafka runs all tests on one cluster, because its start takes longest.
+func TestOnKafka(t *testing.T) {
 	c := servers.Kafka(t, 1, nil)
+	capturetest.RunIsolated(t, harness(c)) // alone
+	for name, test := range map[string]func(*testing.T, *servers.KafkaCluster){
+		"suite": testSuite, "a zombie leader": testAZombieLeader, "retention passed": testRetentionPassed, "relays": testRelays,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // a test mostly waits
+			test(t, c)
+		})
+	}
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func testSuite(t *testing.T, c *servers.KafkaCluster) { capturetest.Run(t, harness(c)) }
+
+func harness(c *servers.KafkaCluster) capturetest.Harness {
 	h := capturetest.Harness{
 		Log: true, RowPositions: true,
 		Setup: func(t *testing.T) capturetest.Database {
@@ -263,7 +281,7 @@ func TestSuite(t *testing.T) {
 		r.waits = true
 		return r
 	}
-	capturetest.Run(t, h)
+	return h
 }
 
-var _ capture.Resumer = (*kafka.Source)(nil)
+var _ capture.Stream = (*kafka.Source)(nil)

@@ -144,6 +144,49 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	return nil
 }
 
+// Publish implements capture.Publisher. It checks the topic, which the feeder fills.
+func (s *Source) Publish(ctx context.Context) error {
+	_, err := s.origin(ctx)
+	return err
+}
+
+// Script implements capture.Publisher: a database needs nothing for a topic.
+func (s *Source) Script() string { return "" }
+
+// Tap implements capture.Stream. It sends the rows that the partition gets from now on, of whichever
+// feeder, and repetitions too.
+func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()) error {
+	_, high, err := s.offsets(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := s.newReader(ctx, record.Place{Offset: high})
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	begun()
+	for {
+		records, err := r.poll(ctx, s.cfg.MaxBatchRows)
+		if err != nil {
+			return err
+		}
+		b := &batch{}
+		for _, rec := range records {
+			got, err := record.Parse(rec.Value)
+			if err != nil {
+				return err
+			}
+			r.add(b, &got, len(rec.Value))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case out <- b.Batch:
+		}
+	}
+}
+
 // batch is what a reader sends next.
 type batch struct {
 	capture.Batch

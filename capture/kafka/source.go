@@ -236,6 +236,20 @@ func (s *Source) lost(ctx context.Context, offset int64) (lost *capture.LostErro
 	return nil, nil
 }
 
+// Diagnose implements store.Diagnoser.
+func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
+	f := store.Finding{Grade: store.GradeOK, Subject: "topic " + s.cfg.Topic, Text: fmt.Sprintf("%d partitions", s.cfg.Partitions)}
+	_, err := s.origin(ctx)
+	var setup *store.SetupError
+	switch {
+	case errors.As(err, &setup):
+		f.Grade, f.Text, f.Remedy = store.GradeFault, setup.Problem, setup.Remedy
+	case err != nil:
+		f.Grade, f.Text, f.Remedy = store.GradeFault, err.Error(), "create the topic, or start its brokers"
+	}
+	return []store.Finding{f}, nil
+}
+
 // isOutOfRange reports whether Kafka has not the offset that was asked for.
 func isOutOfRange(err error) bool {
 	var loss *kgo.ErrDataLoss

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -441,18 +440,13 @@ func TestOrderAgainstModel(t *testing.T) {
 // TestNoOrderWithoutMarkers: without the first records of feeders, which is all that the model leaves
 // out, rows are lost or out of order.
 func TestNoOrderWithoutMarkers(t *testing.T) {
-	const runs = 200
-	broken := map[string]int{}
-	for seed := range uint64(runs) {
+	for seed := range uint64(1000) {
 		if err := newModel(true).run(seed, 0); err != nil {
-			kind, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "row "), " ")
-			broken[map[bool]string{true: "out of order", false: "lost"}[kind == "partition"]]++
+			t.Logf("run %d: %v", seed, err)
+			return
 		}
 	}
-	t.Logf("of %d runs: %v", runs, broken)
-	if len(broken) == 0 {
-		t.Error("the order held without markers; the test of the order proves nothing")
-	}
+	t.Error("the order held without markers; the test of the order proves nothing")
 }
 
 // setChecks sets how many runs rapid makes, until the test ends.
