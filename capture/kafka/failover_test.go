@@ -112,6 +112,7 @@ func testAZombieLeader(t *testing.T, c *servers.KafkaCluster) {
 	readers := make([]*capturetest.Follower, partitions)
 	for p := range readers {
 		src := r.source(t, r.config(p))
+		t.Cleanup(src.Close)
 		opened, err := src.Open(t.Context(), store.Checkpoint{}, &capturetest.Tables{Viewer: r.tables})
 		if err != nil {
 			t.Fatal(err)

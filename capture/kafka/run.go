@@ -83,16 +83,21 @@ func (r *reader) poll(ctx context.Context, most int) ([]*kgo.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	for _, e := range fetches.Errors() {
-		switch {
-		case isOutOfRange(e.Err):
-			return nil, &capture.LostError{Reason: fmt.Sprintf("%s: %v; raise retention.ms", r.src, e.Err)}
-		case isOfTopic(e.Err):
-			return nil, &capture.LostError{Reason: fmt.Sprintf("%s: %v; the topic was deleted", r.src, e.Err)}
-		}
-		return nil, fmt.Errorf("%s: %w", r.src, e.Err)
+	if all := fetches.Errors(); len(all) > 0 {
+		return nil, r.failure(all[0].Err)
 	}
 	return fetches.Records(), nil
+}
+
+// failure returns the error of a fetch.
+func (r *reader) failure(err error) error {
+	switch {
+	case isOutOfRange(err):
+		return &capture.LostError{Reason: fmt.Sprintf("%s: %v; raise retention.ms", r.src, err)}
+	case isOfTopic(err):
+		return &capture.LostError{Reason: fmt.Sprintf("%s: %v; the topic was deleted", r.src, err)}
+	}
+	return fmt.Errorf("%s: %w", r.src, err)
 }
 
 // take parses a record and advances the place behind it.
