@@ -10,12 +10,17 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.time.Instant;
 import java.util.HexFormat;
+import java.util.function.BiConsumer;
 
 /** Appends a receipt of each message before the receiver answers 2xx: the JDK's HTTP server. */
 public final class Receipts {
     private final OutputStream file;
+    private final Chains chains = new Chains();
+    private final BiConsumer<String, String> gap;
 
-    public Receipts(Path path) throws IOException {
+    /** Calls gap with the id and the chain of a message before which another one is missing. */
+    public Receipts(Path path, BiConsumer<String, String> gap) throws IOException {
+        this.gap = gap;
         file = Files.newOutputStream(path, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
     }
 
@@ -30,16 +35,20 @@ public final class Receipts {
                 byte[] body = exchange.getRequestBody().readAllBytes();
                 int status = next.receive(exchange, body);
                 var headers = exchange.getRequestHeaders();
-                if (status / 100 == 2) add(headers.getFirst("webhook-id"), headers.getFirst("Sluicebox-Group"), body);
+                if (status / 100 == 2) {
+                    String id = headers.getFirst("webhook-id"), chain = headers.getFirst("Sluicebox-Chain");
+                    add(id, headers.getFirst("Sluicebox-Group"), chain, body);
+                    if (chains.accept(chain) == Chains.Verdict.GAP) gap.accept(id, chain);
+                }
                 exchange.sendResponseHeaders(status, -1);
             }
         };
     }
 
     /** Appends a receipt. Call it once for each message of a batch, and from any other server. */
-    public void add(String id, String group, byte[] body) throws IOException {
+    public void add(String id, String group, String chain, byte[] body) throws IOException {
         String line = "{\"id\":" + quote(id) + ",\"group\":" + quote(group == null ? "" : group)
-            + ",\"at\":\"" + Instant.now() + "\",\"sum\":\"" + HexFormat.of().formatHex(sha256().digest(body)) + "\"}\n";
+            + ",\"chain\":" + quote(chain == null ? "" : chain) + ",\"at\":\"" + Instant.now() + "\",\"sum\":\"" + HexFormat.of().formatHex(sha256().digest(body)) + "\"}\n";
         synchronized (file) {
             file.write(line.getBytes(StandardCharsets.UTF_8)); // one write, so that receivers may share the file
         }

@@ -7,8 +7,14 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any
 
+import chain
 
-def receipts(app: Callable[..., Iterable[bytes]], path: str) -> Callable[..., Iterable[bytes]]:
+
+def receipts(
+    app: Callable[..., Iterable[bytes]], path: str, gap: Callable[[str, str], None] | None = None
+) -> Callable[..., Iterable[bytes]]:
+    """Call gap with the id and the chain of a message before which another one is missing."""
+    chains = chain.Chains()
     file = open(path, "ab", buffering=0)  # one write for each line, so that receivers may share the file
 
     def receive(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
@@ -17,7 +23,10 @@ def receipts(app: Callable[..., Iterable[bytes]], path: str) -> Callable[..., It
 
         def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
             if status.startswith("2"):  # an error of the write becomes 500, and the relay sends the message again
-                add(file, environ["HTTP_WEBHOOK_ID"], environ.get("HTTP_SLUICEBOX_GROUP"), body)
+                id, link = environ["HTTP_WEBHOOK_ID"], environ.get("HTTP_SLUICEBOX_CHAIN", "")
+                add(file, id, environ.get("HTTP_SLUICEBOX_GROUP"), link, body)
+                if gap and chains.accept(link) == "gap":
+                    gap(id, link)
             return start(status, headers, exc_info)
 
         return app(environ, start_response)
@@ -25,8 +34,8 @@ def receipts(app: Callable[..., Iterable[bytes]], path: str) -> Callable[..., It
     return receive
 
 
-def add(file: Any, id: str, group: str | None, body: bytes) -> None:
+def add(file: Any, id: str, group: str | None, link: str, body: bytes) -> None:
     """Append a receipt. Call it once for each message of a batch."""
     at = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
-    line = {"id": id, "group": group or "", "at": at, "sum": hashlib.sha256(body).hexdigest()}
+    line = {"id": id, "group": group or "", "chain": link, "at": at, "sum": hashlib.sha256(body).hexdigest()}
     file.write(json.dumps(line).encode() + b"\n")

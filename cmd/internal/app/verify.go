@@ -191,6 +191,7 @@ func NewVerifyMetrics() *VerifyMetrics {
 		verify.FalseCompleted: "COMPLETED rows that did not arrive, at the last verification.",
 		verify.OutOfOrder:     "Rows that arrived first behind a later row of their lane, at the last verification.",
 		verify.BodyDiffers:    "Rows that arrived with another body, at the last verification.",
+		verify.Gap:            "Rows that arrived while a row before them in their chain had not, at the last verification.",
 		verify.Duplicate:      "Arrivals beyond the first of a row, at the last verification.",
 	} {
 		m.byKind[kind] = r.gauges("verify_"+string(kind)+"_rows", help, "target")

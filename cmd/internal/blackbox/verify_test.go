@@ -251,13 +251,15 @@ func TestVerifyTopic(t *testing.T) {
 func (s *service) writesReceipts() {
 	s.t.Helper()
 	const body = `{"n": "\u00e9 1"}`
-	for id, body := range map[string]string{"refused": "refuse", `a "quoted" id`: body} {
+	send := func(id, chain, body string) {
+		s.t.Helper()
 		req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.address+"/receipt", strings.NewReader(body))
 		if err != nil {
 			s.t.Fatal(err)
 		}
 		req.Header.Set("webhook-id", id)
 		req.Header.Set("Sluicebox-Group", "g1")
+		req.Header.Set("Sluicebox-Chain", chain)
 		resp, err := s.client.Do(req)
 		if err != nil {
 			s.t.Fatal(err)
@@ -267,16 +269,28 @@ func (s *service) writesReceipts() {
 			s.t.Errorf("message %s: status %d, want %d", id, resp.StatusCode, want)
 		}
 	}
+	send("refused", "c;0;0;7", "refuse")
+	send(`a "quoted" id`, "c;0;0;1", body)
 	var got struct {
-		ID, Group, Sum string
-		At             time.Time
+		ID, Group, Chain, Sum string
+		At                    time.Time
 	}
 	text := readFile(s.t, s.receipts)
 	if err := json.Unmarshal([]byte(text), &got); err != nil { // also of two lines
 		s.t.Fatalf("receipts %q: %v", text, err)
 	}
 	sum := sha256.Sum256([]byte(body))
-	if got.ID != `a "quoted" id` || got.Group != "g1" || got.Sum != hex.EncodeToString(sum[:]) || time.Since(got.At) > time.Hour || !strings.HasSuffix(text, "\n") {
+	if got.ID != `a "quoted" id` || got.Group != "g1" || got.Chain != "c;0;0;1" || got.Sum != hex.EncodeToString(sum[:]) || time.Since(got.At) > time.Hour || !strings.HasSuffix(text, "\n") {
 		s.t.Errorf("receipt %q", text)
+	}
+	for _, chain := range []string{
+		"c;0;0;1", "c;0;1;2", "c;1;1;3", // a repeat, a run, a row that takes the place of one without an answer
+		"c;0;0;1", "d;7;1;2", "d;7;5;6", "d;9;6;8", // a late copy; another chain, from its middle
+		"", "c;x;1;2", "c;4;9;10", "c;5;10;11", // the last but one has a gap before it
+	} {
+		send("id", chain, body)
+	}
+	if gaps := readFile(s.t, s.receipts+".gaps"); gaps != "id c;4;9;10\n" {
+		s.t.Errorf("gaps %q, want one before c;4;9;10", gaps)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluicebox/sluicebox/deploy/inbox/chain"
 )
 
 // Options of a Checker.
@@ -35,6 +37,8 @@ type Checker struct {
 
 	round uint32
 	last  map[int]int64 // the latest arrival of each source
+
+	chains *chain.Checker
 }
 
 // entry is an id with its row, its arrivals, or both. Its size decides how many rows fit into memory.
@@ -49,6 +53,7 @@ type entry struct {
 	copies  uint32 // arrivals
 	state   State
 	differs bool // two arrivals differ
+	gap     bool // see Gap
 }
 
 // New returns a checker in its first round.
@@ -58,7 +63,7 @@ func New(o Options) *Checker {
 	}
 	return &Checker{
 		options: o, seed: maphash.MakeSeed(), index: map[uint64]uint32{}, lanes: map[string]uint32{"": 0}, names: []string{""},
-		round: 1, last: map[int]int64{},
+		round: 1, last: map[int]int64{}, chains: chain.New(),
 	}
 }
 
@@ -89,6 +94,7 @@ func (c *Checker) Arrive(a Arrival) {
 		e.got = max(e.got, sum)
 	}
 	e.first = min(e.first, at)
+	e.gap = e.gap || c.chains.Accept(a.Chain) == chain.Gap
 	if e.copies < math.MaxUint32 {
 		e.copies++
 	}
@@ -140,6 +146,9 @@ func (c *Checker) Report() *Report {
 		}
 		if e.differs || e.want != 0 && e.got != 0 && e.want != e.got {
 			add(BodyDiffers, e, 1, "")
+		}
+		if e.gap {
+			add(Gap, e, 1, "")
 		}
 		if e.copies > 1 {
 			add(Duplicate, e, int(e.copies)-1, "")

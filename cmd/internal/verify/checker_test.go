@@ -148,6 +148,13 @@ func TestPlantedFaults(t *testing.T) {
 			return a.ID
 		},
 		verify.OutOfOrder: plantSwap,
+		verify.Gap: func(t *rapid.T, h *history) string {
+			a := rapid.SampledFrom(h.arrivals).Draw(t, "behind")
+			for _, a.Chain = range []string{"c;0;0;1", "c;2;2;3"} { // "c;1;1;2" is missing
+				h.arrivals = append(h.arrivals, a)
+			}
+			return a.ID
+		},
 	}
 	for _, kind := range verify.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {

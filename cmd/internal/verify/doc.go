@@ -46,6 +46,9 @@ type Arrival struct {
 	// Source numbers the file or topic. Arrivals of one source come in their order, whatever
 	// their clock says; At compares those of several sources.
 	Source int
+	// Chain is the header Sluicebox-Chain of the message, "" if unknown, or if the arrivals of its
+	// lane are in several sources.
+	Chain string
 }
 
 // Kind is a kind of finding.
@@ -57,11 +60,12 @@ const (
 	FalseCompleted Kind = "false_completed" // Completed, and did not arrive
 	OutOfOrder     Kind = "out_of_order"    // arrived first behind a later row of its lane
 	BodyDiffers    Kind = "body_differs"    // arrived with another body, or with several
+	Gap            Kind = "gap"             // arrived while a row before it in its chain had not
 	Duplicate      Kind = "duplicate"       // arrived more than once
 )
 
 // Kinds are all kinds, the worst first.
-func Kinds() []Kind { return []Kind{Lost, FalseCompleted, OutOfOrder, BodyDiffers, Duplicate} }
+func Kinds() []Kind { return []Kind{Lost, FalseCompleted, OutOfOrder, BodyDiffers, Gap, Duplicate} }
 
 // Finding is a row with a fault, or with duplicates.
 type Finding struct {
@@ -89,6 +93,7 @@ type Report struct {
 	FalseCompleted int `json:"false_completed"`
 	OutOfOrder     int `json:"out_of_order"`
 	BodyDiffers    int `json:"body_differs"`
+	Gaps           int `json:"gaps"`
 	Duplicates     int `json:"duplicates"`
 	// Findings are at most Options.MaxFindings of each kind, the worst kind first.
 	Findings []Finding `json:"findings"`
@@ -107,11 +112,13 @@ func (r *Report) count(k Kind) *int {
 		return &r.OutOfOrder
 	case BodyDiffers:
 		return &r.BodyDiffers
+	case Gap:
+		return &r.Gaps
 	}
 	return &r.Duplicates
 }
 
 // Faulty reports whether anything but duplicates was found.
 func (r *Report) Faulty() bool {
-	return r.Lost+r.FalseCompleted+r.OutOfOrder+r.BodyDiffers > 0
+	return r.Lost+r.FalseCompleted+r.OutOfOrder+r.BodyDiffers+r.Gaps > 0
 }

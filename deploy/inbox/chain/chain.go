@@ -89,18 +89,16 @@ func (c *Checker) Accept(header string) Verdict {
 }
 
 func (s *state) accept(accepted uint64, before, hash string) Verdict {
-	follows := slices.Contains(s.known, before)
-	switch {
-	case accepted < s.accepted, accepted == s.accepted && slices.Contains(s.known, hash):
+	if accepted < s.accepted || accepted == s.accepted && slices.Contains(s.known, hash) {
 		return Repeat
-	case accepted == s.accepted || !follows:
-	default:
-		s.known, s.joined = append(s.known[:0], before), false
 	}
 	verdict := Gap
 	switch {
-	case follows:
+	case slices.Contains(s.known, before):
 		verdict = Follows
+		if accepted > s.accepted {
+			s.known, s.joined = append(s.known[:0], before), false
+		}
 	case s.joined && accepted == s.accepted:
 		verdict = Joined
 	default:

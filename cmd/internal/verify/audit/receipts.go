@@ -28,6 +28,7 @@ type Receipt struct {
 	Group string    `json:"group,omitempty"` // for people only
 	At    time.Time `json:"at,omitzero"`
 	Sum   string    `json:"sum,omitempty"` // SHA-256 of the body, in hex
+	Chain string    `json:"chain,omitempty"`
 }
 
 // maxLine is the longest line of a receipts file, because a line has no body.
@@ -82,7 +83,7 @@ func (l *lines) line(line []byte, take func(verify.Arrival)) error {
 	if r.ID == "" {
 		return fmt.Errorf("read receipts %s: line %d: id is missing", l.name, l.number)
 	}
-	take(verify.Arrival{ID: r.ID, At: r.At, Sum: r.Sum, Source: l.source})
+	take(verify.Arrival{ID: r.ID, At: r.At, Sum: r.Sum, Source: l.source, Chain: r.Chain})
 	return nil
 }
 

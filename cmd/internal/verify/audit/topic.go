@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/verify"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
 )
 
 // Topic says which records of Kafka are receipts.
@@ -86,7 +87,7 @@ func (t *topic) read(ctx context.Context, take func(verify.Arrival)) error {
 			t.next[r.Partition] = r.Offset + 1
 			if id := t.idOf(r); id != "" && !r.Attrs.IsControl() {
 				sum := sha256.Sum256(r.Value)
-				take(verify.Arrival{ID: id, At: r.Timestamp, Sum: hex.EncodeToString(sum[:]), Source: t.source + int(r.Partition)})
+				take(verify.Arrival{ID: id, At: r.Timestamp, Sum: hex.EncodeToString(sum[:]), Source: t.source + int(r.Partition), Chain: header(r, sink.ChainHeader)})
 			}
 		})
 	}
@@ -140,10 +141,8 @@ func (t *topic) idOf(r *kgo.Record) string {
 		names = []string{t.IDHeader}
 	}
 	for _, name := range names {
-		for _, h := range r.Headers {
-			if h.Key == name {
-				return string(h.Value)
-			}
+		if id := header(r, name); id != "" {
+			return id
 		}
 	}
 	var event struct {
@@ -152,6 +151,16 @@ func (t *topic) idOf(r *kgo.Record) string {
 	}
 	if t.IDHeader == "" && json.Unmarshal(r.Value, &event) == nil && event.SpecVersion != "" {
 		return event.ID
+	}
+	return ""
+}
+
+// header returns a header of a record, "" if it has none.
+func header(r *kgo.Record, name string) string {
+	for _, h := range r.Headers {
+		if h.Key == name {
+			return string(h.Value)
+		}
 	}
 	return ""
 }

@@ -4,9 +4,12 @@ import com.mongodb.client.MongoClients;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.net.InetSocketAddress;
 import java.net.URLDecoder;
+import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -41,7 +44,8 @@ public class Service {
         server.setExecutor(threads);
         server.createContext("/write", x -> answer(x, Service::write));
         server.createContext("/receive", x -> answer(x, Service::receive));
-        server.createContext("/receipt", new Receipts(Path.of(System.getenv("RECEIPTS")))
+        Path gaps = Path.of(System.getenv("RECEIPTS") + ".gaps");
+        server.createContext("/receipt", new Receipts(Path.of(System.getenv("RECEIPTS")), (id, chain) -> note(gaps, id + " " + chain + "\n"))
             .handler((x, body) -> new String(body, UTF_8).equals("refuse") ? 409 : 204));
         server.start();
         System.out.println(server.getAddress().getPort());
@@ -49,6 +53,14 @@ public class Service {
         clients.values().forEach(MongoClient::close);
         server.stop(0);
         threads.shutdown();
+    }
+
+    static void note(Path file, String line) {
+        try {
+            Files.writeString(file, line, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
     }
 
     interface Action {

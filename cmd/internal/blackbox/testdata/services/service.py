@@ -90,7 +90,12 @@ def refuse_or_take(environ, start_response):
     return []
 
 
-receipted = receipts.receipts(refuse_or_take, os.environ["RECEIPTS"])
+def note_gap(id, link):
+    with open(os.environ["RECEIPTS"] + ".gaps", "a") as file:
+        file.write(id + " " + link + "\n")
+
+
+receipted = receipts.receipts(refuse_or_take, os.environ["RECEIPTS"], note_gap)
 
 
 class Handler(BaseHTTPRequestHandler):

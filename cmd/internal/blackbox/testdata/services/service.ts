@@ -2,6 +2,7 @@
 //
 // POST /write and POST /receive take a form. The answer is 200, or 409 with the error if the transaction
 // was rolled back. It prints its port, and ends with its standard input.
+import { appendFileSync } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { text } from "node:stream/consumers";
@@ -61,7 +62,8 @@ async function answer(path: string, form: URLSearchParams): Promise<unknown> {
   }
 }
 
-const receipted = receipts(process.env["RECEIPTS"]!, async (_, body) => (body.toString() === "refuse" ? 409 : 204));
+const receipted = receipts(process.env["RECEIPTS"]!, async (_, body) => (body.toString() === "refuse" ? 409 : 204),
+  (id, chain) => appendFileSync(process.env["RECEIPTS"] + ".gaps", `${id} ${chain}\n`));
 
 const server = createServer(async (request, response) => {
   if (request.url === "/receipt") return receipted(request, response as never);
