@@ -65,18 +65,21 @@ type zombie struct {
 }
 
 // newZombie starts the feeder of a rig whose own has ended.
-func newZombie(t *testing.T, r *rig) *zombie {
+func newZombie(t *testing.T, r *rig, change ...func(*feed.Config)) *zombie {
 	t.Helper()
 	z := &zombie{Proxy: servers.NewProxy(t, "tcp://"+r.cluster.Brokers[0].Address), ended: make(chan error, 1)}
 	held := strings.TrimPrefix(z.URL("tcp://"), "tcp://")
-	var err error
-	z.Feeder, err = feed.New(feed.Config{
+	cfg := feed.Config{
 		Client: append(r.client(), kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, held)
 		})),
 		Topic: r.name, Partitions: r.partitions, Outboxes: outboxes(), Observer: r,
-	})
-	if err != nil {
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	var err error
+	if z.Feeder, err = feed.New(cfg); err != nil {
 		t.Fatal(err)
 	}
 	z.frozen = &frozen{Tables: r.store(t, r.name), saves: make(chan struct{})}
@@ -210,6 +213,34 @@ func waitFor(t *testing.T, what string, holds func() bool) {
 			t.Fatalf("waiting for %s: it did not come to that", what)
 		}
 	}
+}
+
+// testKafkaDown: while Kafka does not answer, the feeder holds a bounded amount and says since when it
+// waits. Then all rows come, in order.
+func testKafkaDown(t *testing.T, c *servers.KafkaCluster) {
+	const rows, payload, limit = 300, 2 << 10, 128 << 10
+	r := newRig(t, c, servers.Database(t, servers.Versions()[0]), 1)
+	r.stop()
+	down := newZombie(t, r, func(cfg *feed.Config) { cfg.MaxBufferedBytes, cfg.MaxRecordBytes = limit, limit })
+	close(down.frozen.saves)
+	src := r.source(t, r.config(0))
+	t.Cleanup(src.Close)
+	f := capturetest.FollowFrom(t, src, capturetest.OpenWithoutCheckpoint(t, src, &capturetest.Tables{Viewer: r.tables}).From)
+	down.Disconnect()
+	var want []string
+	for i := range rows {
+		want = append(want, strconv.Itoa(i))
+		r.Begin(t, capturetest.Row{ID: want[i], Payload: strings.Repeat("x", payload)})(true)
+	}
+	waitFor(t, "the feeder is full", func() bool { return down.Status().Bytes > limit-2*payload })
+	now := down.Status()
+	if now.Bytes > limit || now.Buffered >= rows || time.Since(now.WaitingSince) > time.Minute {
+		t.Errorf("Kafka is down, and the status is %+v; at most %d bytes may wait", now, limit)
+	}
+	down.Reconnect()
+	f.Until("all rows", func() bool { return len(f.Items) >= rows })
+	f.Expect(want...)
+	waitFor(t, "nothing waits", func() bool { now = down.Status(); return now.Buffered == 0 && now.WaitingSince.IsZero() })
 }
 
 // testRetentionPassed: a checkpoint that Kafka no longer has leads to a snapshot of the shard's rows

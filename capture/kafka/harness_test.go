@@ -249,7 +249,7 @@ func TestOnKafka(t *testing.T) {
 	c := servers.Kafka(t, 1, nil)
 	capturetest.RunIsolated(t, harness(c)) // alone
 	for name, test := range map[string]func(*testing.T, *servers.KafkaCluster){
-		"suite": testSuite, "a zombie leader": testAZombieLeader, "retention passed": testRetentionPassed, "relays": testRelays,
+		"suite": testSuite, "a zombie leader": testAZombieLeader, "retention passed": testRetentionPassed, "relays": testRelays, "Kafka is down": testKafkaDown,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // a test mostly waits

@@ -69,7 +69,6 @@ const version = 1
 const (
 	hasGroup = 1 << iota
 	hasPayload
-	hasCommitted
 	hasAttributes
 )
 
@@ -100,14 +99,15 @@ func (r *Record) Append(b []byte) []byte {
 	return b
 }
 
-func appendItem(b []byte, it *store.Item) []byte {
-	var flags byte
-	for flag, set := range map[byte]bool{hasGroup: it.Group.Valid, hasPayload: it.Payload != nil, hasCommitted: !it.Committed.IsZero(), hasAttributes: it.Attributes != nil} {
-		if set {
-			flags |= flag
-		}
+func bit(value byte, set bool) byte {
+	if set {
+		return value
 	}
-	b = append(b, flags)
+	return 0
+}
+
+func appendItem(b []byte, it *store.Item) []byte {
+	b = append(b, bit(hasGroup, it.Group.Valid)|bit(hasPayload, it.Payload != nil)|bit(hasAttributes, it.Attributes != nil))
 	b = appendText(b, it.Outbox)
 	b = appendText(b, it.ID)
 	b = appendText(b, it.Kind)

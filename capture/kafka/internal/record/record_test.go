@@ -75,3 +75,17 @@ func TestPlaces(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkRow writes and reads a row with a payload of 1 KiB.
+func BenchmarkRow(b *testing.B) {
+	r := samples()[5]
+	r.Item.Payload, r.Item.PayloadSize = make([]byte, 1<<10), 1<<10
+	var text []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		text = r.Append(text[:0])
+		if _, err := Parse(text); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
