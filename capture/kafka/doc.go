@@ -17,6 +17,10 @@
 // it all rows from a checkpoint that is not after that place. The first record of each row comes in
 // the order of commits, and repetitions are known by their place; see package record.
 //
+// Places order the rows of one log. Where the log was lost, or another server took over, places before and
+// behind a Gap cannot be compared, and only the epoch tells a late record: without it the model loses
+// rows and delivers them out of order.
+//
 // Each record has a number in its epoch. If one is missing, then Kafka has lost records that it had
 // acknowledged, and the source ends with a *capture.LostError, as it does when the retention of the
 // topic has passed the checkpoint. The shard then takes a snapshot: the rows of the tables whose
