@@ -148,9 +148,9 @@ func TestAcquireTerminatesFrozenClaim(t *testing.T) {
 		r := newRig(t, p.url, flowTable, 0, flowBox)
 		r.conn = servers.Connect(t, url)
 		r.insert(t, "first")
-		r.claim(t, row("first")) // opens the session
 		r.exec(t, `INSERT INTO outbox_events (id, type, message_group, payload, status, created_at)
 SELECT i, 'EVENT', 'g', repeat('x', $2), 'PENDING', now() FROM generate_series(1, $1) i`, rows, size)
+		r.claim(t, row("first")) // opens the session; after a pause it would be tested
 		var asked []store.ClaimRow
 		for i := range rows {
 			ask := row(fmt.Sprint(i + 1))

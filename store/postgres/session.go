@@ -43,8 +43,13 @@ type session struct {
 	pid    atomic.Uint32     // conn's server process, 0 without conn
 	tables map[string]*table // outbox tables as looked up on conn, by name
 
+	used       time.Time // when the last call began
 	skipLocked time.Time // calls skip locked rows until then
 }
+
+// trustedIdle is for how long a connection may be unused before a call tests it. A server that restarted meanwhile has
+// ended it, and a failed call would cost its caller a backoff. The test is one round trip.
+const trustedIdle = time.Second
 
 func newSession(cfg *pgx.ConnConfig, life *sessions.Lifetime) *session {
 	s := &session{cfg: cfg, lifetime: life}
@@ -59,8 +64,16 @@ func (s *session) do(ctx context.Context, fn func(context.Context, *session) err
 
 // Ready implements sessions.Link.
 func (s *session) Ready(ctx context.Context) error {
+	idle := time.Since(s.used)
+	s.used = time.Now()
 	if s.conn != nil {
-		return nil
+		if idle < trustedIdle || s.conn.Ping(ctx) == nil {
+			return nil
+		}
+		s.Drop()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 	}
 
 	conn, err := connect(ctx, s.cfg)

@@ -68,6 +68,28 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 	})
 }
 
+// TestLostIdleSessions: a session that the server ended in a pause costs no call.
+func TestLostIdleSessions(t *testing.T) {
+	aVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox)
+		r.insert(t, "1")
+		r.claim(t, row("1"))
+		const kill = `
+SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
+		if n := ask[int](t, r.conn, kill); n == 0 {
+			t.Fatal("no session was ended")
+		}
+		r.store.Idle()
+		if _, err := r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("1")}); err != nil {
+			t.Errorf("claim: %v", err)
+		}
+		if _, err := r.store.Leader(ctx(t)); err != nil {
+			t.Errorf("leader: %v", err)
+		}
+	})
+}
+
 // TestCancelledCall: a cancelled call leaves no statement running on the server, and the
 // store keeps working.
 func TestCancelledCall(t *testing.T) {
