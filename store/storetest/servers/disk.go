@@ -1,19 +1,18 @@
 package servers
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 )
 
 // Disk is a small file system with the data of a server, for tests that fill it.
 type Disk struct {
-	tb  testing.TB
-	dir string
+	tb   testing.TB
+	dir  string
+	size int64 // in bytes, unless it is full
 }
 
 // OnDisk moves the data of a server to a file system of a size in bytes, and restarts it. The test
@@ -52,40 +51,29 @@ func MountDisk(tb testing.TB, dir string, size int64) (*Disk, error) {
 			tb.Error(err)
 		}
 	})
-	return &Disk{tb, dir}, nil
+	return &Disk{tb, dir, size}, nil
 }
 
-// Fill leaves room for so many bytes on the disk, or less. Free ends that.
+// Fill leaves room for so many bytes on the disk: it makes the disk as small as what is on it. Free ends that.
 func (d *Disk) Fill(room int64) {
 	d.tb.Helper()
-	f, err := os.Create(d.ballast())
-	if err != nil {
-		d.tb.Fatal(err)
-	}
-	for _, size := range []int{1 << 20, 4 << 10, 1} {
-		for err = nil; err == nil; {
-			_, err = f.Write(make([]byte, size))
+	var err error
+	for range 100 { // a process may write meanwhile, and no disk is smaller than what is on it
+		var used int64
+		if used, err = usedMemory(d.dir); err == nil {
+			err = resizeMemory(d.dir, used+room)
 		}
-		if !errors.Is(err, syscall.ENOSPC) {
-			d.tb.Fatal(err)
+		if err == nil {
+			return
 		}
 	}
-	if at, err := f.Stat(); err != nil {
-		d.tb.Fatal(err)
-	} else if err := f.Truncate(max(0, at.Size()-room)); err != nil {
-		d.tb.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		d.tb.Fatal(err)
-	}
+	d.tb.Fatalf("fill %s: %v", d.dir, err)
 }
 
-// Free removes what Fill has written.
+// Free gives the disk its size again.
 func (d *Disk) Free() {
 	d.tb.Helper()
-	if err := os.Remove(d.ballast()); err != nil {
-		d.tb.Fatal(err)
+	if err := resizeMemory(d.dir, d.size); err != nil {
+		d.tb.Fatalf("free %s: %v", d.dir, err)
 	}
 }
-
-func (d *Disk) ballast() string { return filepath.Join(d.dir, "ballast") }

@@ -43,5 +43,17 @@ func mountMemory(dir string, size int64) error {
 	return unix.Mount("sluicebox", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size))
 }
 
+// resizeMemory changes the size of such a file system in bytes. It fails if more is on it.
+func resizeMemory(dir string, size int64) error {
+	return unix.Mount("sluicebox", dir, "tmpfs", unix.MS_REMOUNT, fmt.Sprintf("size=%d", size))
+}
+
+// usedMemory is how many bytes of such a file system are taken.
+func usedMemory(dir string) (int64, error) {
+	var of unix.Statfs_t
+	err := unix.Statfs(dir, &of)
+	return int64(of.Blocks-of.Bfree) * int64(of.Bsize), err //nolint:gosec // far below the limit
+}
+
 // detach unmounts a file system, which a process may still use.
 func detach(dir string) error { return unix.Unmount(dir, unix.MNT_DETACH) }

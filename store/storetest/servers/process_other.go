@@ -19,5 +19,11 @@ func awaitStop(int) error { return nil }
 // mountMemory returns an error.
 func mountMemory(string, int64) error { return errors.ErrUnsupported }
 
+// resizeMemory returns an error.
+func resizeMemory(string, int64) error { return errors.ErrUnsupported }
+
+// usedMemory returns an error.
+func usedMemory(string) (int64, error) { return 0, errors.ErrUnsupported }
+
 // detach does nothing.
 func detach(string) error { return nil }
