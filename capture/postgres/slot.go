@@ -78,6 +78,12 @@ func (s *slots) explainConnect(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		switch {
+		case pg.Code == "42501" && strings.Contains(pg.Message, "for database"):
+			return fault.Fault{
+				Subject: "stream", Problem: fmt.Sprintf("role %s may not stream: %s", role, pg.Message),
+				Statements:   []string{fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", pgstore.Ident(s.stream.Database), pgstore.Ident(role))},
+				Instructions: "as an administrator",
+			}.Err()
 		case pg.Code == "42501":
 			return fault.Fault{
 				Subject: "stream", Problem: fmt.Sprintf("role %s may not stream: %s", role, pg.Message),

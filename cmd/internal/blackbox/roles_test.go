@@ -191,7 +191,7 @@ func (c *roleScene) holdSlot() (pid uint32) {
 	return conn.PID()
 }
 
-// Without any one grant, run or doctor names its statement. Both accept the configuration once
+// Without any one grant, run and doctor both name its statement. Both accept the configuration once
 // all were run.
 func TestEachGrantIsNamed(t *testing.T) {
 	t.Parallel()
@@ -203,8 +203,10 @@ func TestEachGrantIsNamed(t *testing.T) {
 			fmt.Sprintf(`GRANT CONNECT ON DATABASE %s TO "%s", "%s"`, c.name(), c.relay, c.stream))
 		for _, g := range c.grants() {
 			servers.Exec(c.t, c.database, g.revoke)
-			if said := c.refusal(); !strings.Contains(said, g.grant) {
-				c.t.Errorf("after %s: output lacks %s:\n%s", g.revoke, g.grant, said)
+			for of, said := range c.refusal() {
+				if !strings.Contains(said, g.grant) {
+					c.t.Errorf("after %s: %s does not name %s:\n%s", g.revoke, of, g.grant, said)
+				}
 			}
 			servers.Exec(c.t, c.database, g.grant)
 		}
@@ -244,6 +246,7 @@ func (c *roleScene) grants() (list []grant) {
 	list = append(list,
 		grant{"REVOKE SELECT ON outbox_events FROM " + who,
 			`GRANT SELECT ("id", "message_group", "payload", "created_at", "status", "retry_count", "processed_at", "error_message") ON "public"."outbox_events" TO ` + who + ";"},
+		grant{"REVOKE CONNECT ON DATABASE " + c.name() + ` FROM "` + c.stream + `"`, "GRANT CONNECT ON DATABASE " + c.name() + ` TO "` + c.stream + `";`},
 		grant{"ALTER ROLE " + c.stream + " NOREPLICATION", `ALTER ROLE "` + c.stream + `" REPLICATION;`})
 	return list
 }
@@ -258,8 +261,8 @@ func (c *roleScene) name() string {
 	return `"` + strings.Trim(name, `"`) + `"`
 }
 
-// refusal returns the output of run and doctor for a configuration that both reject.
-func (c *roleScene) refusal() string {
+// refusal returns the output of run and of doctor for a configuration that both reject.
+func (c *roleScene) refusal() map[string]string {
 	c.t.Helper()
 	r := start(c.t, c.config)
 	if code := r.exitCode(); code != 78 {
@@ -269,7 +272,7 @@ func (c *roleScene) refusal() string {
 	if code != 78 {
 		c.t.Errorf("exit code %d of doctor, want 78\n%s", code, stdout)
 	}
-	return r.said() + stdout + stderr
+	return map[string]string{"run": r.said(), "doctor": stdout + stderr}
 }
 
 // Discarding rows needs a privilege of its own, which the error names.
