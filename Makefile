@@ -31,6 +31,7 @@ N        ?= 20
 DB       ?=
 # make lint vets every package, so go test does not.
 GOTEST   = go test -vet=off -trimpath -timeout 20m
+comma     := ,
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
@@ -86,10 +87,10 @@ leader: have-go ## kill, stop, freeze and cut off the leader of two relays N tim
 
 # SEED=0 draws a seed. RATE is in rows a second, EVERY=10s begins a fault every ten seconds, KINDS selects faults
 # ("relay killed,network cut"; "A+B": both at once), and REPORT=deploy/faults.md writes the section of each database, also
-# of a run that fails. DB="pg15 mysql" runs one after the other.
+# of a run that fails. DB="pg15 mysql" runs one after the other. BROKERS are further destinations (kafka,nats,rabbitmq).
 faults: have-go ## run two relays under load and faults from SEED for MINUTES (5) on DB (pg15,pg18,mysql,mariadb,mongo,sqlite)
 	@failed=; for db in $(or $(DB),pg15); do \
-		$(SERVERS) exec $$([ $$db = sqlite ] || echo $$db) nats -- env SLUICEBOX_TEST_VERSIONS=$$db SLUICEBOX_TEST_MINUTES=$(or $(MINUTES),5) SLUICEBOX_TEST_SEED=$(or $(SEED),0) \
+		$(SERVERS) exec $$([ $$db = sqlite ] || echo $$db) $(subst $(comma), ,$(or $(BROKERS),nats)) -- env SLUICEBOX_TEST_VERSIONS=$$db SLUICEBOX_TEST_BROKERS=$(BROKERS) SLUICEBOX_TEST_MINUTES=$(or $(MINUTES),5) SLUICEBOX_TEST_SEED=$(or $(SEED),0) \
 			SLUICEBOX_TEST_RATE=$(RATE) SLUICEBOX_TEST_EVERY=$(EVERY) SLUICEBOX_TEST_FAULTS="$(KINDS)" SLUICEBOX_TEST_REPORT=$(if $(REPORT),$(abspath $(REPORT))) \
 			go test -count=1 -v -timeout 24h -run 'TestFaults$$' ./cmd/internal/blackbox || failed="$$failed $$db"; \
 	done; [ -z "$$failed" ] || { echo "faults: failed:$$failed" >&2; exit 1; }

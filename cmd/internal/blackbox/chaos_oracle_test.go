@@ -59,12 +59,8 @@ func (w *truth) judge(states map[string]string, windows []faultWindow) *verdict 
 			}
 		}
 		check.Row(row)
-		if w.copied && r.kind == "DISPATCH_JOB" {
-			row.ID = copyMark + r.id
-			if row.Lane != "" {
-				row.Lane = copyMark + row.Lane
-			}
-			check.Row(row)
+		for _, copied := range w.copiesOf(r, row) {
+			check.Row(copied)
 		}
 	}
 	latest := map[string]time.Time{}
@@ -73,8 +69,8 @@ func (w *truth) judge(states map[string]string, windows []faultWindow) *verdict 
 			v.late(a, of, windows)
 			continue
 		}
-		check.Arrive(checker.Arrival{ID: a.id, At: a.at, Sum: a.sum, Source: sourceOf(a.id)})
-		if w.rows[strings.TrimPrefix(a.id, copyMark)] == nil {
+		check.Arrive(checker.Arrival{ID: a.id, At: a.at, Sum: a.sum, Source: w.sourceOf(a.id)})
+		if w.rows[original(a.id)] == nil {
 			v.ghosts = append(v.ghosts, a.id)
 		}
 		before, is := latest[a.id]
@@ -124,8 +120,8 @@ func (w *truth) retire(windows []faultWindow) {
 	defer w.mu.Unlock()
 	for _, r := range w.order {
 		w.retired[w.hash(r.id)] = retiredLost
-		if w.copied && r.kind == "DISPATCH_JOB" {
-			w.retired[w.hash(copyMark+r.id)] = retiredLost
+		for _, copied := range w.copiesOf(r, checker.Row{ID: r.id}) {
+			w.retired[w.hash(copied.ID)] = retiredLost
 		}
 	}
 	now := time.Now()
@@ -150,14 +146,6 @@ func (w *truth) first() time.Time {
 		}
 	}
 	return first
-}
-
-// sourceOf is the number of the destination of an arrival.
-func sourceOf(id string) int {
-	if strings.HasPrefix(id, copyMark) {
-		return 1
-	}
-	return 0
 }
 
 // windowOf returns the index of the latest fault that explains that a row arrived at one time and again at

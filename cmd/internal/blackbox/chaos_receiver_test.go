@@ -32,8 +32,10 @@ func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
 		a = sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("poison")}
 	}
 	if a.Status == 0 || a.Status/100 == 2 {
-		for _, it := range req.Items {
-			c.truth.accept(it.ID, it.Payload, it.Replay != "")
+		for i, it := range req.Items {
+			if i >= len(a.ItemStatuses) || a.ItemStatuses[i] == "SUCCESS" {
+				c.truth.accept(it.ID, it.Payload, it.Replay != "")
+			}
 		}
 	}
 	return a
@@ -42,7 +44,7 @@ func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
 // takeCopy is the second destination of the jobs.
 func (c *chaosReceiver) takeCopy(req *sinktest.Request) sinktest.Answer {
 	for _, it := range req.Items {
-		c.truth.accept(copyMark+it.ID, it.Payload, it.Replay != "")
+		c.truth.accept(webhookCopy+it.ID, it.Payload, it.Replay != "")
 	}
 	return sinktest.Answer{}
 }

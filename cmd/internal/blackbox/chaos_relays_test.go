@@ -31,16 +31,15 @@ type chaosRelay struct {
 	pid     atomic.Int64 // of its last process
 }
 
-// chaosConfig is the relays' configuration. The jobs have two destinations.
+// chaosConfig is the relays' configuration. The jobs have several destinations.
 const chaosConfig = `
 name: %s
 source: {url: %q}
 outboxes:
-  - {table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: platform}
-  - {table: outbox_dispatch_jobs, layout: flowcatalyst, kind: DISPATCH_JOB, routes: [{name: platform, sink: platform}, {name: copy, sink: copy}]}
+  - {table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: platform%s}
+  - {table: outbox_dispatch_jobs, layout: flowcatalyst, kind: DISPATCH_JOB, routes: [{name: platform, sink: platform}%s]}
 sinks:
-  platform: {type: flowcatalyst, api-base-url: %q}
-  copy: {%s}
+  platform: {type: flowcatalyst, api-base-url: %q%s}%s
 dispatch: {request-timeout: 2s, backoff: {initial: 50ms, max: 1s}}
 admin: {listen: ADMIN}
 `

@@ -24,7 +24,7 @@ type chaosReport struct {
 	recovered     []time.Duration // of all steps
 
 	rows, poisoned, lost, outOfOrder, lies, bodies, duplicates, most, odd int
-	replayed                                                              int
+	replayed, deleted                                                     int
 	drained                                                               time.Duration // the longest
 	relays, sizes                                                         []string
 	machine                                                               string
@@ -83,6 +83,7 @@ func (r *chaosReport) markdown() string {
 	line("FAILED, all poisoned on purpose", "%d", r.poisoned)
 	line("arrived again", "%d; the bound is the %d rows that arrived within 2 s of a fault", r.duplicates, r.most)
 	line("sent by replays", "%d", r.replayed)
+	line("deleted after their retention", "%d", r.deleted)
 	line("drained after the faults ended", "%s at most", r.drained.Round(10*time.Millisecond))
 	line("recovered, over all faults", "p50 %s, p95 %s, max %s", quantile(r.recovered, .5), quantile(r.recovered, .95), quantile(r.recovered, 1))
 	for _, text := range r.relays {

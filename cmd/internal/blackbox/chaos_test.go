@@ -24,8 +24,11 @@ type chaos struct {
 	server ownServer
 	frozen freezer
 	to     *chaosReceiver
-	copies *copies
-	relays []*chaosRelay
+	copies []*destination
+
+	toReceiver *servers.Proxy
+	deletes    bool // events are deleted after chaosRetention
+	relays     []*chaosRelay
 
 	windows []faultWindow
 	report  *chaosReport
@@ -50,7 +53,7 @@ func chaosKinds(host string, brief bool) (kinds []chaosKind) {
 	for i := range system {
 		system[i].family = "system" // while one of them is down, another cannot begin
 	}
-	rest := slices.Concat(receiverKinds(), brokerKinds(), dataKinds(), operatorKinds())
+	rest := slices.Concat(receiverKinds(), answerKinds(), brokerKinds(), dataKinds(), operatorKinds())
 	for i := range rest {
 		rest[i].family = strings.Fields(rest[i].name)[0]
 	}
@@ -138,6 +141,9 @@ func (p chaosPlan) command(host string) string {
 	text := fmt.Sprintf("make faults SEED=%d MINUTES=%g DB=%s RATE=%d", p.seed, p.length.Minutes(), host, p.rate)
 	if p.every > 0 {
 		text += fmt.Sprintf(" EVERY=%s", p.every)
+	}
+	if brokers := os.Getenv(brokersVariable); brokers != "" {
+		text += " BROKERS=" + brokers
 	}
 	if p.only != nil {
 		text += fmt.Sprintf(" KINDS=%q", strings.Join(p.only, ","))
@@ -239,9 +245,11 @@ func newChaos(t *testing.T, h host, plan chaosPlan) *chaos {
 		report: &chaosReport{host: h.name, rate: plan.rate, kinds: map[string]*kindReport{}},
 	}
 	s.to.Script(func(req *sinktest.Request) sinktest.Answer { return c.to.answer(req) })
-	c.copies, c.copied = c.newCopies(plan.brief), true
+	c.newCopies(plan.brief)
+	c.toReceiver, c.deletes = servers.NewProxy(t, s.to.URL()), plan.deletes()
+	sinkKeys, outboxKeys := plan.options()
 	account := chaosAccount(s)
-	s.config = fmt.Sprintf(chaosConfig, nameFor(s.database), account, s.to.URL(), c.copies.sink)
+	s.config = fmt.Sprintf(chaosConfig, nameFor(s.database), account, outboxKeys, c.routes(), c.toReceiver.URL(s.to.URL()), sinkKeys, c.sinks())
 	for range 2 {
 		c.relays = append(c.relays, newChaosRelay(t, s.config, account))
 	}
@@ -394,8 +402,10 @@ func (c *chaos) drain(last bool) {
 	c.pause()
 	began, then := time.Now(), readPressure()
 	var states map[string]string
+	deleted := 0
 	for {
 		states = c.states()
+		deleted = c.deleted(states)
 		open, one := 0, ""
 		for _, r := range c.order {
 			if s := states[r.id]; s != "COMPLETED" && s != "FAILED" {
@@ -412,7 +422,8 @@ func (c *chaos) drain(last bool) {
 		c.sleep(100 * time.Millisecond)
 	}
 	c.report.drained = max(c.report.drained, time.Since(began))
-	c.readCopies()
+	c.report.deleted += deleted
+	c.readCopies(states)
 	v := c.judge(states, c.windows)
 	c.report.add(v)
 	c.report.replayed = c.replayed

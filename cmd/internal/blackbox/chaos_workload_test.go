@@ -58,14 +58,11 @@ type truth struct {
 	arrived  map[string]bool
 	newest   time.Time // when the youngest row that arrived was committed
 	replayed int       // arrivals of replays
-	copied   bool      // the jobs have a second destination
+	marks    []string  // begin the ids of what arrives at the further destinations of the jobs
 
 	seed    maphash.Seed
 	retired map[uint64]int32 // by the hash of what arrived in earlier phases: see retire
 }
-
-// copyMark begins the id of what arrives at the second destination.
-const copyMark = "copy/"
 
 // chaosArrival is an accepted row.
 type chaosArrival struct {

@@ -22,13 +22,17 @@ func (s *scene) number(from, to int, group string) {
 // numberIn is number for any table, with that many bytes added to each payload.
 func (s *scene) numberIn(table string, from, to int, group string, wide int) {
 	s.t.Helper()
-	these := fmt.Sprintf("SELECT lpad("+s.kind.asText+", 13, '0') id, "+s.kind.asText+" g FROM ", "i", group) + fmt.Sprintf(s.kind.numbers, from, to)
-	_, err := s.conn.exec(fmt.Sprintf(`INSERT INTO %s (id, type, message_group, payload, status, created_at)
-		SELECT id, 'EVENT', g, '{"id": "' || id || '", "group": "' || coalesce(g, id) || '", "wide": "' || repeat('x', %d) || '"}', 'PENDING', now()
-		FROM (%s) AS these ORDER BY id`, table, wide, these))
-	if err != nil {
+	if _, err := s.conn.exec(s.numbered(table, from, to, group, wide)); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// numbered is the statement of numberIn.
+func (s *scene) numbered(table string, from, to int, group string, wide int) string {
+	these := fmt.Sprintf("SELECT lpad("+s.kind.asText+", 13, '0') id, "+s.kind.asText+" g FROM ", "i", group) + fmt.Sprintf(s.kind.numbers, from, to)
+	return fmt.Sprintf(`INSERT INTO %s (id, type, message_group, payload, status, created_at)
+		SELECT id, 'EVENT', g, '{"id": "' || id || '", "group": "' || coalesce(g, id) || '", "wide": "' || repeat('x', %d) || '"}', 'PENDING', now()
+		FROM (%s) AS these ORDER BY id`, table, wide, these)
 }
 
 // expectNumbered waits until the rows 1..n have arrived, except some, and are COMPLETED. It
