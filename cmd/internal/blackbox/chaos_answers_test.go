@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -75,7 +74,7 @@ func answerKinds() []chaosKind {
 		return func(uint64) sinktest.Script { return answer }
 	}
 	return []chaosKind{
-		script("fails some rows of a request", failsSome),
+		script("fails the rows of a request", failsSome),
 		script("leaves rows out of its answer", always(func(req *sinktest.Request) sinktest.Answer {
 			if !hasResults(req) {
 				return sinktest.Answer{}
@@ -104,26 +103,22 @@ func answerKinds() []chaosKind {
 // hasResults reports whether the answer to a request has a result for each row.
 func hasResults(req *sinktest.Request) bool { return bytes.HasPrefix(req.Body, []byte("{")) }
 
-// failsSome fails a third of the rows twice each. One that failed more often would be to blame.
+// failsSome fails the rows of some requests by their results, each row twice at most. A row that failed more often
+// would be to blame. The platform accepts all rows of a request or none.
 func failsSome(salt uint64) sinktest.Script {
 	var mu sync.Mutex
 	failed := map[string]int{}
 	return func(req *sinktest.Request) sinktest.Answer {
-		if !hasResults(req) {
-			return sinktest.Answer{}
-		}
 		mu.Lock()
 		defer mu.Unlock()
-		words := slices.Repeat([]string{"SUCCESS"}, len(req.Items))
-		for i, it := range req.Items {
-			h := fnv.New64a()
-			_, _ = io.WriteString(h, it.ID)
-			if (h.Sum64()+salt)%3 == 0 && failed[it.ID] < 2 {
-				failed[it.ID]++
-				words[i] = "ERROR"
-			}
+		often := slices.ContainsFunc(req.Items, func(it sinktest.Received) bool { return failed[it.ID] > 1 })
+		if !hasResults(req) || often || (uint64(req.N)+salt)%3 != 0 {
+			return sinktest.Answer{}
 		}
-		return sinktest.Answer{Status: http.StatusCreated, ItemStatuses: words}
+		for _, it := range req.Items {
+			failed[it.ID]++
+		}
+		return sinktest.Answer{Status: http.StatusCreated, ItemStatuses: slices.Repeat([]string{"ERROR"}, len(req.Items))}
 	}
 }
 

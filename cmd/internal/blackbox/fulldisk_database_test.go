@@ -42,7 +42,7 @@ func TestDiskOfADatabaseFull(t *testing.T) {
 		last := s.fillTables(2 * each)
 		s.to.Script(nil)
 		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
-			if status, body := r.get("/healthz"); status != http.StatusOK {
+			if status, body := r.get("/livez"); status != http.StatusOK {
 				t.Errorf("the relay is not alive while the disk is full: %d %s", status, body)
 			}
 		}
