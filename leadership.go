@@ -24,6 +24,9 @@ func (r *Relay) run(ctx context.Context) error {
 	if err := r.retryUnreachable(ctx, time.Now().Add(firstConnectTimeout), r.prepare); err != nil {
 		return err
 	}
+	if err := backoff.Sleep(ctx, r.opt().Patience); err != nil {
+		return err
+	}
 
 	for {
 		candidate := leader.Candidate{Locker: db.store, Observer: &standby{Relay: r}}

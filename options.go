@@ -59,6 +59,10 @@ type Options struct {
 	// to PENDING. 0 is a minute.
 	SweepInterval time.Duration
 
+	// Patience is how long the relay waits before it first competes for leadership, so that another
+	// process with less of it becomes the leader if both start together. 0 is none.
+	Patience time.Duration
+
 	// WrapSink, if not nil, returns what delivers to a sink in its place, for example to trace its
 	// rows. It is called for each session, and passes everything on to the sink. A wrapper of a
 	// sink.Pinger is one too.
@@ -224,8 +228,8 @@ func (o *Options) validate() error {
 			fault("sink %s: %w", name, err)
 		}
 	}
-	if o.MaxHold < 0 || o.MaxKept < 0 || o.SweepInterval < 0 {
-		fault("max hold, max kept and sweep interval must not be negative")
+	if o.Patience < 0 || o.MaxHold < 0 || o.MaxKept < 0 || o.SweepInterval < 0 {
+		fault("patience, max hold, max kept and sweep interval must not be negative")
 	}
 	polling := o.pollConfig()
 	return errors.Join(append(errs, polling.Validate())...)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -163,4 +164,10 @@ type Settings struct {
 	// TakeoverTimeout is how long another program's claim holds a row, by the server's
 	// clock. 0: rows in PROCESSING are claimed at once.
 	TakeoverTimeout time.Duration
+	// Password, if not nil, returns the password of each new connection in place of the URL's.
+	Password Password
 }
+
+// Password returns the password of a new connection, for example a token that expires. The error
+// shows no secret.
+type Password func(ctx context.Context) (string, error)

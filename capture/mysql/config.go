@@ -19,6 +19,8 @@ type Config struct {
 	URL string
 	// StreamURL is the same server with a role that may stream. It defaults to URL.
 	StreamURL string
+	// Password, if not nil, returns the password of each new connection in place of the URLs'.
+	Password store.Password
 	// Name is the relay's name, [a-z0-9_]{1,40}.
 	Name string
 	// Outboxes are the tables to read.
@@ -70,6 +72,9 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 
+	if err := errors.Join(mystore.SetPassword(config, cfg.Password), mystore.SetPassword(stream, cfg.Password)); err != nil {
+		return nil, err
+	}
 	control, err := newControl(config)
 	if err != nil {
 		return nil, err
@@ -85,11 +90,13 @@ type Database struct {
 	StreamURL string
 	// ServerID is Config.ServerID.
 	ServerID uint32
+	// Password is Config.Password.
+	Password store.Password
 }
 
 // Store returns the store of a relay, without a connection.
 func (d Database) Store(of store.Settings) (ledger.Store, error) {
-	of.URL = d.URL
+	of.URL, of.Password = d.URL, d.Password
 	st, err := mystore.New(of)
 	if err != nil {
 		return ledger.Store{}, err
@@ -99,7 +106,7 @@ func (d Database) Store(of store.Settings) (ledger.Store, error) {
 
 // Stream returns a source that reads the binlog, without a connection.
 func (d Database) Stream(of capture.Settings) (capture.Stream, error) {
-	src, err := New(Config{URL: d.URL, StreamURL: d.StreamURL, ServerID: d.ServerID, Name: of.Name, Outboxes: of.Outboxes, MaxBatchBytes: of.MaxBatchBytes})
+	src, err := New(Config{URL: d.URL, StreamURL: d.StreamURL, Password: d.Password, ServerID: d.ServerID, Name: of.Name, Outboxes: of.Outboxes, MaxBatchBytes: of.MaxBatchBytes})
 	if err != nil {
 		return nil, err
 	}

@@ -57,6 +57,12 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 		return err
 	}
 
+	password := s.stream.Passwd
+	if of := s.cfg.Password; of != nil {
+		if password, err = of(ctx); err != nil {
+			return err
+		}
+	}
 	flavor := "mysql"
 	if sv.flavour == mariaDB {
 		flavor = "mariadb"
@@ -64,7 +70,7 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 
 	d.syncer = replication.NewBinlogSyncer(replication.BinlogSyncerConfig{
 		ServerID: serverID, Flavor: flavor, Host: host, Port: uint16(number),
-		User: s.stream.User, Password: s.stream.Passwd, TLSConfig: s.encryption(sv),
+		User: s.stream.User, Password: password, TLSConfig: s.encryption(sv),
 		Localhost: "sluicebox " + s.cfg.Name,
 		// Decode headers only, so that data of other tables costs nothing and cannot end
 		// the stream.

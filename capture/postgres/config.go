@@ -23,6 +23,8 @@ type Config struct {
 	URL string
 	// StreamURL is the same database with a separate role for the stream. "" is URL.
 	StreamURL string
+	// Password, if not nil, returns the password of each new connection in place of the URLs'.
+	Password store.Password
 	// Name is the name of the slot and of the publication: [a-z0-9_]{1,40}, without _cp_.
 	Name string
 	// Outboxes are the tables, and the prefixes of messages, to read.
@@ -119,6 +121,8 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	pgstore.SetPassword(control, cfg.Password)
+	pgstore.SetPassword(stream, cfg.Password)
 	streamParams(stream)
 	s := &Source{cfg: cfg, control: newControl(control)}
 	s.slots = newSlots(&s.cfg, s.control, stream)
@@ -152,11 +156,13 @@ type Database struct {
 	StreamURL string
 	// Heartbeat is the interval of Config.HeartbeatInterval. 0 is 30 s.
 	Heartbeat time.Duration
+	// Password is Config.Password.
+	Password store.Password
 }
 
 // Store returns the store of a relay, without a connection.
 func (d Database) Store(of store.Settings) (ledger.Store, error) {
-	of.URL = d.URL
+	of.URL, of.Password = d.URL, d.Password
 	st, err := pgstore.New(of)
 	if err != nil {
 		return ledger.Store{}, err
@@ -167,7 +173,7 @@ func (d Database) Store(of store.Settings) (ledger.Store, error) {
 // Stream returns a source that reads the WAL, without a connection.
 func (d Database) Stream(of capture.Settings) (capture.Stream, error) {
 	src, err := New(Config{
-		URL: d.URL, StreamURL: d.StreamURL, Name: of.Name, Outboxes: of.Outboxes, HeartbeatInterval: d.Heartbeat, MaxBatchBytes: of.MaxBatchBytes,
+		URL: d.URL, StreamURL: d.StreamURL, Password: d.Password, Name: of.Name, Outboxes: of.Outboxes, HeartbeatInterval: d.Heartbeat, MaxBatchBytes: of.MaxBatchBytes,
 		MayCreate: true, // the server decides, because only a table's owner may publish it
 		TakeOver:  true, // only the leader opens it
 	})

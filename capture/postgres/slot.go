@@ -49,7 +49,7 @@ func (s *slots) next() string { return s.cfg.Name + nextSlotSuffix }
 // dial opens a replication session and identifies its WAL.
 func (s *slots) dial(ctx context.Context) (*pgconn.PgConn, pglogrepl.IdentifySystemResult, error) {
 	var id pglogrepl.IdentifySystemResult
-	conn, err := pgconn.ConnectConfig(ctx, &s.stream.Config)
+	conn, err := pgconn.ConnectConfig(ctx, s.stream.Config.Copy())
 	if err != nil {
 		return nil, id, s.explainConnect(err)
 	}

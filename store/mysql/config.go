@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -250,4 +251,15 @@ func TableName(o *store.Outbox) string {
 		return Ident(o.Table)
 	}
 	return Ident(o.Schema, o.Table)
+}
+
+// SetPassword makes each connection of a configuration ask for its password, unless of is nil.
+func SetPassword(cfg *mysql.Config, of store.Password) error {
+	if of == nil {
+		return nil
+	}
+	return cfg.Apply(mysql.BeforeConnect(func(ctx context.Context, own *mysql.Config) (err error) {
+		own.Passwd, err = of(ctx)
+		return err
+	}))
 }

@@ -72,6 +72,9 @@ func New(cfg Config) (*Store, error) {
 		{&s.lockSession, "leader", lockWait, false},
 	} {
 		url, err := ParseURL(cfg.URL, "sluicebox "+cfg.Name+" "+to.purpose)
+		if err == nil {
+			err = SetPassword(url, cfg.Password)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -88,6 +91,9 @@ func New(cfg Config) (*Store, error) {
 
 	s.lockSession.check = checkOnePrimary
 	views, err := ParseURL(cfg.URL, "sluicebox "+cfg.Name+" view")
+	if err == nil {
+		err = SetPassword(views, cfg.Password)
+	}
 	if err != nil {
 		return nil, err
 	}

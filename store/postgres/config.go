@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -74,6 +75,19 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 
 	cfg.RuntimeParams["application_name"] = application
 	return cfg, nil
+}
+
+// SetPassword makes each connection of a configuration ask for its password, unless of is nil. Whoever
+// connects with pgconn gives it a copy, because the password is written into the configuration.
+func SetPassword(cfg *pgx.ConnConfig, of store.Password) {
+	if of == nil {
+		return
+	}
+	cfg.AfterNetConnect = func(ctx context.Context, own *pgconn.Config, conn net.Conn) (net.Conn, error) {
+		password, err := of(ctx)
+		own.Password = password
+		return conn, err
+	}
 }
 
 // local reports whether every host is on this machine. The hosts come from the URL, PGHOST

@@ -189,6 +189,7 @@ func sessionConfig(cfg Config, purpose string, settings map[string]string) (*pgx
 	if err != nil {
 		return nil, err
 	}
+	SetPassword(conn, cfg.Password)
 	conn.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 	for _, set := range []map[string]string{commonSettings(), settings} {
 		for key, value := range set {

@@ -3,6 +3,8 @@ package app
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -18,6 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/cmd/internal/notify"
@@ -29,6 +32,8 @@ const (
 	// with an error starts again. Other sources are not affected.
 	minSourceRestart = time.Second
 	maxSourceRestart = time.Minute
+	// maxPatience is long enough that processes which a deployment starts together share the sources.
+	maxPatience = 3 * time.Second
 	// parallelReloads is the number of sources that reload at a time.
 	parallelReloads = 8
 )
@@ -114,12 +119,22 @@ func (s *source) open(cfg *config.Config) error {
 	if load := o.Reload.Load; load != nil {
 		o.Reload.Load = func() (*config.Config, error) { return s.find(load()) }
 	}
-	program, err := newProgram(o, prometheus.NewRegistry(), s.process.holder, nil)
+	program, err := newProgram(o, prometheus.NewRegistry(), s.process.holder, func(of *sluicebox.Options) {
+		of.Patience = patience(s.process.name, s.name)
+	})
 	if err != nil {
 		return err
 	}
 	s.current.Store(&runningSource{program: program, server: program.adminServer()})
 	return nil
+}
+
+// patience returns how long a process waits before it first competes for a source. Of processes that
+// start together, the one with the lowest hash of both names leads, which is another one for each
+// source: rendezvous hashing, in which nobody needs to know the others.
+func patience(process, source string) time.Duration {
+	sum := sha256.Sum256([]byte(process + "\x00" + source))
+	return time.Duration(float64(maxPatience) * float64(binary.BigEndian.Uint32(sum[:])) / (1 << 32))
 }
 
 // find returns the configuration of the source in one of the whole file. All entries must be the same,

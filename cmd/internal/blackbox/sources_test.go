@@ -126,7 +126,7 @@ func TestSeveralSources(t *testing.T) {
 		t.Errorf("status exits with %d:\n%s", code, out)
 	}
 	first := s.names[0]
-	if _, errs, code := r.sluicebox("lanes"); code != 64 || !strings.Contains(errs, "--source-name NAME, one of "+first) {
+	if _, errs, code := r.sluicebox("lanes", "list"); code != 64 || !strings.Contains(errs, "--source-name NAME, one of "+first) {
 		t.Errorf("lanes without a source exits with %d: %s", code, errs)
 	}
 	if out, errs, code := r.sluicebox("status", "--source-name", first); code != 0 || !strings.Contains(out, first) {

@@ -105,6 +105,9 @@ func (k *checker) check(s *Settings) {
 	k.checkOutboxes(s)
 	k.checkRowFields(s)
 	k.checkIngest(s)
+	if s.Ingest != nil && len(s.Source.PasswordCommand) > 0 && k.hasNoProblem("ingest") {
+		k.fail("ingest", "does not go with source.password-command; give the password in source.url, or remove one of them")
+	}
 }
 
 func (k *checker) checkShadow(s *Shadow) {
@@ -139,7 +142,20 @@ func (k *checker) checkSource(s *Source) {
 		k.fail("source.server-id", "is %d, must be 1 to %d, or 0 for a random one", s.ServerID, int64(maxServerID))
 	}
 	k.requirePositive("source.heartbeat-interval", s.HeartbeatInterval)
+	k.checkPasswordCommand(s)
 	k.checkPolling(s)
+}
+
+// checkPasswordCommand validates the command that prints passwords.
+func (k *checker) checkPasswordCommand(s *Source) {
+	const key = "source.password-command"
+	switch {
+	case len(s.PasswordCommand) == 0 || !k.hasNoProblem(key):
+	case s.PasswordCommand[0] == "":
+		k.fail(key, "has an empty program; write its path, and its arguments behind it")
+	case s.URL != "" && !s.URL.Postgres() && !s.URL.MySQL():
+		k.fail(key, "applies to PostgreSQL, MySQL and MariaDB; remove it, and give the password in the URL")
+	}
 }
 
 // checkPolling validates the keys in package poll.

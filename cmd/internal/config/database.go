@@ -14,6 +14,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture/mysql"
 	"github.com/sluicebox/sluicebox/capture/postgres"
 	"github.com/sluicebox/sluicebox/capture/sqlite"
+	"github.com/sluicebox/sluicebox/cmd/internal/passwordcommand"
 	"github.com/sluicebox/sluicebox/store"
 	storemongo "github.com/sluicebox/sluicebox/store/mongo"
 	storemysql "github.com/sluicebox/sluicebox/store/mysql"
@@ -53,7 +54,7 @@ func databaseTypes() []databaseType {
 		{
 			schemes: []string{"postgres", "postgresql"}, checkURL: checkURL, describe: storepg.Describe, writer: writepg.NewWriter, diagnoseWriter: writepg.Diagnose,
 			open: func(s *Source) sluicebox.Database {
-				return postgres.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal(), Heartbeat: s.HeartbeatInterval}
+				return postgres.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal(), Heartbeat: s.HeartbeatInterval, Password: s.password()}
 			},
 		},
 		{
@@ -67,7 +68,7 @@ func databaseTypes() []databaseType {
 			},
 			open: func(s *Source) sluicebox.Database {
 				id := uint32(s.ServerID) //nolint:gosec // checked with the file
-				return mysql.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal(), ServerID: id}
+				return mysql.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal(), ServerID: id, Password: s.password()}
 			},
 		},
 		{
@@ -86,6 +87,14 @@ func databaseTypes() []databaseType {
 			open: func(s *Source) sluicebox.Database { return sqlite.Database{URL: s.URL.Reveal()} },
 		},
 	}
+}
+
+// password returns what runs the command of password-command, nil without one.
+func (s *Source) password() store.Password {
+	if len(s.PasswordCommand) == 0 {
+		return nil
+	}
+	return passwordcommand.New("source.password-command", s.PasswordCommand)
 }
 
 // DatabaseURLForms lists the forms of a source's URL.

@@ -1,0 +1,62 @@
+// Package passwordcommand runs a program that prints the password of a database, for example an IAM
+// token that expires.
+package passwordcommand
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"time"
+
+	"github.com/sluicebox/sluicebox/store"
+)
+
+const (
+	// timeout is how long the program may run. A server waits longer for the login: PostgreSQL a minute
+	// (authentication_timeout), MySQL 10 s (connect_timeout) after the program has ended.
+	timeout = 10 * time.Second
+	// pipeTimeout is how long its children may keep its output open after its end.
+	pipeTimeout = time.Second
+	// maxOutput is far more than a token has.
+	maxOutput = 64 << 10
+)
+
+// New returns the password that a program prints, without the line break at its end. Each call runs it
+// once. Errors name the key of the configuration, and show neither what it prints nor its arguments.
+func New(key string, argv []string) store.Password {
+	return func(ctx context.Context) (string, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		var out limited
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the operator's own command
+		cmd.Stdout, cmd.WaitDelay = &out, pipeTimeout
+		err := cmd.Run()
+		password := string(bytes.TrimRight(out.text.Bytes(), "\r\n"))
+		switch {
+		case ctx.Err() != nil:
+			return "", fmt.Errorf("%s: no end within %s; run it by hand as the relay's user", key, timeout)
+		case err != nil:
+			return "", fmt.Errorf("%s: %w; run it by hand as the relay's user", key, err)
+		case out.full:
+			return "", fmt.Errorf("%s: prints more than %d bytes; it must print the password alone", key, maxOutput)
+		case password == "":
+			return "", fmt.Errorf("%s: prints nothing; it must print the password on standard output", key)
+		}
+		return password, nil
+	}
+}
+
+// limited keeps the first maxOutput bytes.
+type limited struct {
+	text bytes.Buffer
+	full bool
+}
+
+// Write implements io.Writer.
+func (l *limited) Write(p []byte) (int, error) {
+	room := maxOutput - l.text.Len()
+	l.full = l.full || len(p) > room
+	l.text.Write(p[:min(len(p), room)])
+	return len(p), nil
+}
