@@ -165,9 +165,11 @@ type Settings struct {
 	// clock. 0: rows in PROCESSING are claimed at once.
 	TakeoverTimeout time.Duration
 	// Password, if not nil, returns the password of each new connection in place of the URL's.
-	Password Password
+	Password Passworder
 }
 
-// Password returns the password of a new connection, for example a token that expires. The error
-// shows no secret.
-type Password func(ctx context.Context) (string, error)
+// Passworder returns the password of a new connection, for example a token that expires. The error
+// shows no secret. It is safe for concurrent use.
+type Passworder interface {
+	Password(ctx context.Context) (string, error)
+}

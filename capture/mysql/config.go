@@ -20,7 +20,7 @@ type Config struct {
 	// StreamURL is the same server with a role that may stream. It defaults to URL.
 	StreamURL string
 	// Password, if not nil, returns the password of each new connection in place of the URLs'.
-	Password store.Password
+	Password store.Passworder
 	// Name is the relay's name, [a-z0-9_]{1,40}.
 	Name string
 	// Outboxes are the tables to read.
@@ -91,7 +91,7 @@ type Database struct {
 	// ServerID is Config.ServerID.
 	ServerID uint32
 	// Password is Config.Password.
-	Password store.Password
+	Password store.Passworder
 }
 
 // Store returns the store of a relay, without a connection.

@@ -59,7 +59,7 @@ func (s *Source) openDump(ctx context.Context, d *dump, sv *server, serverID uin
 
 	password := s.stream.Passwd
 	if of := s.cfg.Password; of != nil {
-		if password, err = of(ctx); err != nil {
+		if password, err = of.Password(ctx); err != nil {
 			return err
 		}
 	}

@@ -24,7 +24,7 @@ type Config struct {
 	// StreamURL is the same database with a separate role for the stream. "" is URL.
 	StreamURL string
 	// Password, if not nil, returns the password of each new connection in place of the URLs'.
-	Password store.Password
+	Password store.Passworder
 	// Name is the name of the slot and of the publication: [a-z0-9_]{1,40}, without _cp_.
 	Name string
 	// Outboxes are the tables, and the prefixes of messages, to read.
@@ -157,7 +157,7 @@ type Database struct {
 	// Heartbeat is the interval of Config.HeartbeatInterval. 0 is 30 s.
 	Heartbeat time.Duration
 	// Password is Config.Password.
-	Password store.Password
+	Password store.Passworder
 }
 
 // Store returns the store of a relay, without a connection.

@@ -254,12 +254,12 @@ func TableName(o *store.Outbox) string {
 }
 
 // SetPassword makes each connection of a configuration ask for its password, unless of is nil.
-func SetPassword(cfg *mysql.Config, of store.Password) error {
+func SetPassword(cfg *mysql.Config, of store.Passworder) error {
 	if of == nil {
 		return nil
 	}
 	return cfg.Apply(mysql.BeforeConnect(func(ctx context.Context, own *mysql.Config) (err error) {
-		own.Passwd, err = of(ctx)
+		own.Passwd, err = of.Password(ctx)
 		return err
 	}))
 }

@@ -79,12 +79,12 @@ func ParseURL(raw, application string) (*pgx.ConnConfig, error) {
 
 // SetPassword makes each connection of a configuration ask for its password, unless of is nil. Whoever
 // connects with pgconn gives it a copy, because the password is written into the configuration.
-func SetPassword(cfg *pgx.ConnConfig, of store.Password) {
+func SetPassword(cfg *pgx.ConnConfig, of store.Passworder) {
 	if of == nil {
 		return
 	}
 	cfg.AfterNetConnect = func(ctx context.Context, own *pgconn.Config, conn net.Conn) (net.Conn, error) {
-		password, err := of(ctx)
+		password, err := of.Password(ctx)
 		own.Password = password
 		return conn, err
 	}

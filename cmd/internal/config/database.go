@@ -90,7 +90,7 @@ func databaseTypes() []databaseType {
 }
 
 // password returns what runs the command of password-command, nil without one.
-func (s *Source) password() store.Password {
+func (s *Source) password() store.Passworder {
 	if len(s.PasswordCommand) == 0 {
 		return nil
 	}

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"os/exec"
 	"time"
-
-	"github.com/sluicebox/sluicebox/store"
 )
 
 const (
@@ -22,29 +20,36 @@ const (
 	maxOutput = 64 << 10
 )
 
-// New returns the password that a program prints, without the line break at its end. Each call runs it
-// once. Errors name the key of the configuration, and show neither what it prints nor its arguments.
-func New(key string, argv []string) store.Password {
-	return func(ctx context.Context) (string, error) {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		var out limited
-		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the operator's own command
-		cmd.Stdout, cmd.WaitDelay = &out, pipeTimeout
-		err := cmd.Run()
-		password := string(bytes.TrimRight(out.text.Bytes(), "\r\n"))
-		switch {
-		case ctx.Err() != nil:
-			return "", fmt.Errorf("%s: no end within %s; run it by hand as the relay's user", key, timeout)
-		case err != nil:
-			return "", fmt.Errorf("%s: %w; run it by hand as the relay's user", key, err)
-		case out.full:
-			return "", fmt.Errorf("%s: prints more than %d bytes; it must print the password alone", key, maxOutput)
-		case password == "":
-			return "", fmt.Errorf("%s: prints nothing; it must print the password on standard output", key)
-		}
-		return password, nil
+// Command is a program that prints a password. It implements store.Passworder.
+type Command struct {
+	key  string
+	argv []string
+}
+
+// New returns a command with its arguments. Errors name the key of the configuration.
+func New(key string, argv []string) *Command { return &Command{key, argv} }
+
+// Password runs the program once and returns what it prints, without the line break at the end. Errors
+// show neither what it prints nor its arguments.
+func (c *Command) Password(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var out limited
+	cmd := exec.CommandContext(ctx, c.argv[0], c.argv[1:]...) //nolint:gosec // the operator's own command
+	cmd.Stdout, cmd.WaitDelay = &out, pipeTimeout
+	err := cmd.Run()
+	password := string(bytes.TrimRight(out.text.Bytes(), "\r\n"))
+	switch {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%s: no end within %s; run it by hand as the relay's user", c.key, timeout)
+	case err != nil:
+		return "", fmt.Errorf("%s: %w; run it by hand as the relay's user", c.key, err)
+	case out.full:
+		return "", fmt.Errorf("%s: prints more than %d bytes; it must print the password alone", c.key, maxOutput)
+	case password == "":
+		return "", fmt.Errorf("%s: prints nothing; it must print the password on standard output", c.key)
 	}
+	return password, nil
 }
 
 // limited keeps the first maxOutput bytes.

@@ -18,7 +18,7 @@ func TestPassword(t *testing.T) {
 		{"true", "", "key: prints nothing"},
 		{"yes secret | head -c 70000", "", "key: prints more than 65536 bytes"},
 	} {
-		got, err := New("key", []string{"/bin/sh", "-c", c.script})(t.Context())
+		got, err := New("key", []string{"/bin/sh", "-c", c.script}).Password(t.Context())
 		if got != c.password || (err == nil) != (c.problem == "") || err != nil && !strings.HasPrefix(err.Error(), c.problem) {
 			t.Errorf("%s: got %q, %v, want %q, %s", c.script, got, err, c.password, c.problem)
 		}
@@ -26,7 +26,7 @@ func TestPassword(t *testing.T) {
 			t.Errorf("%s: the error shows what it printed: %v", c.script, err)
 		}
 	}
-	if _, err := New("key", []string{"/none/such"})(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "key: ") {
+	if _, err := New("key", []string{"/none/such"}).Password(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "key: ") {
 		t.Errorf("a missing program: %v", err)
 	}
 }
@@ -36,7 +36,7 @@ func TestPasswordCommandHangs(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := New("key", []string{"/bin/sh", "-c", "sleep 60"})(ctx); err == nil || !strings.Contains(err.Error(), "no end within") {
+	if _, err := New("key", []string{"/bin/sh", "-c", "sleep 60"}).Password(ctx); err == nil || !strings.Contains(err.Error(), "no end within") {
 		t.Errorf("got %v", err)
 	}
 }
