@@ -117,7 +117,8 @@ func (c *checker) checkOwnTables(ctx context.Context) error {
 	}
 	for _, t := range ownTables() {
 		if !existing[t.name] {
-			c.AddFault("relay table "+ownPrefix+t.name+" does not exist, or the account has no right on it", initHint)
+			c.AddFault("relay table "+ownPrefix+t.name+" does not exist, or the account has no right on it",
+				"-- if it does not exist, "+initHint+" as an account that has CREATE; then", grant(&c.conn.server, t.rights, ownPrefix+t.name))
 			continue
 		}
 		if err := c.checkOwnRights(ctx, t); err != nil {
