@@ -178,11 +178,14 @@ func groupNames(groups []store.Group) (names []string, none bool) {
 	return names, none
 }
 
-// uuidForm and numericForm match the forms in which the server writes these types.
+// uuidForm and numericForm match the forms in which the server writes these types. A numeric of at
+// most numericLength characters is within its limits: 131072 digits before the point, 16383 behind it.
 var (
 	uuidForm    = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	numericForm = regexp.MustCompile(`^-?[0-9]{1,1000}(\.[0-9]{1,1000})?$`)
+	numericForm = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?$`)
 )
+
+const numericLength = 16 << 10
 
 // idKeys returns the ids that are valid values of the id column's type, because an
 // invalid one would fail the statement. can is false if there are no ids to filter by, or
@@ -196,7 +199,7 @@ func (t *table) idKeys(ids []string) (keys []string, can bool) {
 	case pgtype.UUIDOID:
 		takes = uuidForm.MatchString
 	case pgtype.NumericOID:
-		takes = numericForm.MatchString
+		takes = func(id string) bool { return len(id) <= numericLength && numericForm.MatchString(id) }
 	case pgtype.Int2OID:
 		bits = 16
 	case pgtype.Int4OID:
