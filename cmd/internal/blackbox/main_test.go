@@ -15,7 +15,8 @@ import (
 )
 
 // binary is the program under test, built once: with the race detector if the tests have it, else
-// as users have it, so that its packages are compiled once for it and for the image.
+// as users have it. Its packages are compiled as those of the suites and of the image, so once.
+// Only debuggers miss the tables that -w leaves out.
 //
 //nolint:gochecknoglobals // TestMain sets it for all tests
 var binary string
@@ -30,7 +31,7 @@ func testMain(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "sluicebox")
-	build := exec.Command("go", "build", fmt.Sprintf("-race=%t", raced.Enabled), fmt.Sprintf("-trimpath=%t", !raced.Enabled), "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
+	build := exec.Command("go", "build", fmt.Sprintf("-race=%t", raced.Enabled), "-trimpath", "-ldflags", "-w -X main.version=v0.0.0-test", "-o", binary, "github.com/sluicebox/sluicebox/cmd/sluicebox")
 	if !raced.Enabled {
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	}
