@@ -32,6 +32,8 @@ DB       ?=
 # make lint vets every package, so go test does not.
 GOTEST   = go test -vet=off -trimpath -timeout 20m
 comma     := ,
+# Memory is collected rarely: with the race detector that is costly, and test programs are small.
+RARELY   = GOGC=400
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
@@ -69,10 +71,10 @@ $(filter plain/%,$(SUITES)): plain/%:
 	CGO_ENABLED=0 $(GOTEST) ./$*
 
 $(filter-out race/others,$(filter race/%,$(SUITES))): race/%:
-	$(GOTEST) -race ./$*
+	$(RARELY) $(GOTEST) -race ./$*
 
 race/others:
-	$(GOTEST) -race -p 3 $$(go list ./... | grep -vxF "$$(go list $(OWN))")
+	$(RARELY) $(GOTEST) -race -p 3 $$(go list ./... | grep -vxF "$$(go list $(OWN))")
 
 short: have-go ## run the tests that need no server
 	go test -short ./...
