@@ -2,7 +2,6 @@ package blackbox
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"os"
 	"testing"
@@ -76,6 +75,6 @@ func (s *scene) fillTables(last int) int {
 			return last
 		}
 	}
-	s.t.Fatal(fmt.Sprintf("the disk is not full after %d rows", last))
+	s.t.Fatalf("the disk is not full after %d rows", last)
 	return last
 }

@@ -168,7 +168,7 @@ func (h BrokerHarness) testBadMessage(t *testing.T, s sink.Sink, b Broker, msgs 
 	f.Message(&msgs[bad])
 	res := deliver(t, s, msgs...)
 	h.wantFault(t, f.Class, msgs[bad].ID, res.At(bad))
-	alone := deliver(t, s, renumber(msgs[bad : bad+1])...)
+	alone := deliver(t, s, renumber(msgs[bad:bad+1])...)
 	h.wantFault(t, f.Class, msgs[bad].ID, alone.At(0))
 	if final := alone.At(0).Final; final != f.Final {
 		t.Errorf("alone it is final: %t, want %t", final, f.Final)
