@@ -63,8 +63,8 @@ type Config struct {
 	// Ungrouped controls the order of rows without a group.
 	Ungrouped Ungrouped `yaml:"ungrouped" doc:"The order of rows without a message group: fifo sends rows of a kind one after the other, parallel in any order." enum:"fifo,parallel"`
 
-	// Chain sends ChainHeader with each row of a message group; see dispatch/internal/chain.
-	Chain bool `yaml:"chain" doc:"Sends the header Sluicebox-Chain, by which a receiver notices that a row of a message group is missing or out of order; see verify.md. Not for types and formats whose messages have no header for each row."`
+	// Chain sends ChainHeader with each row of an ordered lane; see dispatch/internal/chain.
+	Chain bool `yaml:"chain" doc:"Sends the header Sluicebox-Chain, by which a receiver notices that a row of a message group is missing or out of order; see verify.md. Rows without a group have it too, with ungrouped: fifo. Not for types and formats whose messages have no header for each row, nor for a destination or a key that depends on more than the group and the kind."`
 
 	// Retry is how failures are counted.
 	Retry Retry `yaml:"retry" doc:"How failures are counted."`

@@ -175,6 +175,7 @@ func newCoreModel(t *rapid.T) *coreModel {
 	cfg.OnFailed = rapid.SampledFrom([]OnFailed{Continue, Block}).Draw(t, "on failed")
 	cfg.Ungrouped = rapid.SampledFrom([]Ungrouped{FIFO, Parallel}).Draw(t, "ungrouped")
 	cfg.Retry.Compat = rapid.SampledFrom([]Compat{CompatNone, CompatNone, CompatNone, CompatFlowCatalyst, CompatPostbox}).Draw(t, "compat")
+	cfg.Chain = rapid.Bool().Draw(t, "chain")
 	w := &coreModel{
 		unclaimed: rapid.IntRange(0, 2).Draw(t, "unclaimed") == 0,
 		canPing:   rapid.Bool().Draw(t, "pings"),

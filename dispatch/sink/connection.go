@@ -11,11 +11,8 @@ import (
 const ReplayHeader = "Sluicebox-Replay"
 
 // ChainHeader lets a receiver notice that a row of a message group is missing; see
-// dispatch/internal/chain. In an event in JSON it is the extension ChainExtension.
-const (
-	ChainHeader    = "Sluicebox-Chain"
-	ChainExtension = "sluiceboxchain"
-)
+// dispatch/internal/chain. It is never part of a body, because that is the same for each attempt.
+const ChainHeader = "Sluicebox-Chain"
 
 // Connection are the settings that the program hands to every sink. The Config of a sink embeds
 // it.

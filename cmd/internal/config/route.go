@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/dispatch/sink/flowcatalyst"
-	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/layouts"
 )
@@ -145,21 +144,7 @@ func (k *checker) checkSinks(sinks map[string]Sink) {
 			k.checkSink(path, t.destination(&s, "").validate())
 		}
 		k.checkDelivery(path, &s.Delivery)
-		if s.Chain && !s.carriesChain() && k.hasNoProblem(path+".type") {
-			k.fail(path+".chain", "is true, but the sink's messages have no header for each row; set chain: false here, or choose another type or format")
-		}
 	}
-}
-
-// carriesChain reports whether each row has a header, or an event, of its own.
-func (s *Sink) carriesChain() bool {
-	switch s.Type {
-	case SinkFlowCatalyst, SinkCamunda:
-		return false
-	case SinkWebhook:
-		return s.Webhook.Format != webhook.FormatJSONArray
-	}
-	return true
 }
 
 // requireFlowCatalyst reports the keys that a FlowCatalyst sink lacks.

@@ -40,6 +40,7 @@ func (k *checker) checkRowFields(s *Settings) {
 		for _, f := range d.fields() {
 			k.checkRowField(joinKey(path, f.Key), f, rows, routed)
 		}
+		k.checkChain(path, &to, rows)
 	}
 }
 

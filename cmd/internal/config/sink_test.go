@@ -205,6 +205,7 @@ func TestWebhookFaults(t *testing.T) {
 			"relay.yaml:8: sinks.hooks.max-concurrent-groups: is 0, must be at least 1",
 			"relay.yaml:9: sinks.hooks.request-timeout: is 0s, must be above 0", "relay.yaml:10: sinks.hooks.give-up-after: is -5s, must not be below 0s"}},
 		{"a chain without a header", "    url: https://h/x\n    format: json-array\n    chain: true\n", []string{"relay.yaml:9: sinks.hooks.chain: is true, but the sink's messages have no header for each row; set chain: false here, or choose another type or format"}},
+		{"a chain in several rows", "    url: https://h/x\n    format: cloudevents-batch\n    cloudevents-source: /s\n    chain: true\n", []string{"relay.yaml:10: sinks.hooks.chain: is true, but the sink's messages have no header for each row"}},
 		{"a key of all sinks", "    url: https://h/x\n    takeover-wait: 1s\n", []string{"relay.yaml:8: sinks.hooks.takeover-wait: applies to all sinks: set it under dispatch"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

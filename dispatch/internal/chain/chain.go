@@ -12,7 +12,8 @@
 //
 // A chain advances by a row when the receiver has accepted it, and by nothing else. So a row that is
 // FAILED, skipped or settled elsewhere is no gap: the next row continues at the last accepted one. A
-// repeat has the header of the first attempt. If an answer was lost, the receiver has accepted a row
+// repeat has the same hashes in the same chain; the number may be higher, if rows before it in its
+// request were accepted. If an answer was lost, the receiver has accepted a row
 // that the chain does not know, and the next row may fork from the row before. So a receiver keeps
 // the hashes since the last count, which are as many as a request has rows of a lane; package
 // deploy/inbox/chain has the rules.
@@ -75,7 +76,7 @@ func (c *Chains[K]) Restart(lane K) {
 
 func (c *Chains[K]) put(key uint64, link Link) {
 	if len(c.recent) >= c.max {
-		c.before, c.recent = c.recent, make(map[uint64]Link, c.max)
+		c.before, c.recent = c.recent, map[uint64]Link{} // without a size: the core waits for this
 	}
 	c.recent[key] = link
 }

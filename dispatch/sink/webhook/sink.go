@@ -236,7 +236,7 @@ func (s *Sink) header(msgs []sink.Message, body []byte) (h http.Header, reason s
 	if len(msgs) == 1 {
 		httpsink.SetIdempotencyKey(h, id)
 	}
-	if m.Chain != "" && !s.cfg.Format.severalRows() { // a row of several has it in its event
+	if m.Chain != "" && !s.cfg.Format.severalRows() { // there is one for each row
 		h.Set(sink.ChainHeader, m.Chain)
 	}
 	httpsink.SetReplay(h, m.Replay)

@@ -135,7 +135,7 @@ func (e *Events) JSON(m *sink.Message) (text []byte, reason string) {
 		}
 	}
 	for name, value := range map[string]string{
-		sink.ChainExtension: m.Chain, "time": a.Time, "subject": a.Subject, "partitionkey": a.PartitionKey, "datacontenttype": contentType,
+		"time": a.Time, "subject": a.Subject, "partitionkey": a.PartitionKey, "datacontenttype": contentType,
 	} {
 		if value != "" {
 			attributes[name] = value

@@ -216,3 +216,18 @@ func TestCheck(t *testing.T) {
 		t.Errorf("the secrets are %q", got)
 	}
 }
+
+// A body is the same for each attempt, so the chain is a header alone.
+func TestChainIsNotInTheBody(t *testing.T) {
+	t.Parallel()
+	for _, format := range []Format{FormatRaw, FormatCloudEvents, FormatStructured} {
+		e := NewEncoder(Settings{Format: format, CloudEventsSource: "/s"}, Binding{Prefix: "ce_"})
+		m := sink.Message{ID: "1", Kind: "k", Payload: []byte("{}")}
+		plain, _ := e.Encode(&m)
+		m.Chain = "a-1;0;0;1"
+		chained, reason := e.Encode(&m)
+		if reason != "" || string(chained.Body) != string(plain.Body) || !slices.Contains(chained.Headers, Header{sink.ChainHeader, m.Chain}) {
+			t.Errorf("%s: %s with the headers %v, want %s with the chain (%s)", format, chained.Body, chained.Headers, plain.Body, reason)
+		}
+	}
+}
