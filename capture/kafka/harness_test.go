@@ -247,9 +247,10 @@ func loseLog(t *testing.T, db capturetest.Database) {
 // TestOnKafka runs all tests on one cluster, because its start takes longest.
 func TestOnKafka(t *testing.T) {
 	c := servers.Kafka(t, 1, nil)
-	capturetest.RunIsolated(t, harness(c)) // alone
+	t.Run("isolated", func(t *testing.T) { capturetest.RunIsolated(t, harness(c)) }) // alone
 	for name, test := range map[string]func(*testing.T, *servers.KafkaCluster){
 		"suite": testSuite, "a zombie leader": testAZombieLeader, "retention passed": testRetentionPassed, "relays": testRelays, "Kafka is down": testKafkaDown,
+		"records refused": testRefusedRecords,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // a test mostly waits

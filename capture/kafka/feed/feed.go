@@ -15,8 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -118,13 +117,12 @@ func New(cfg Config) (*Feeder, error) {
 // store.ErrNotLeader, a *store.SetupError, or an error after which Run can be called again with a new
 // source. After a *capture.LostError the next session takes a snapshot.
 func (f *Feeder) Run(ctx context.Context, tables Tables, src capture.Resumer) error {
-	client, err := kgo.NewClient(append(slices.Clone(f.cfg.Client), f.options()...)...)
+	client, err := f.connect()
 	if err != nil {
-		return &store.SetupError{Problem: "feed: " + err.Error(), Remedy: "correct the options of the client"}
+		return err
 	}
-	defer client.Close()
-	defer f.status.reset()
-	s := &session{f: f, client: client, tables: tables, src: src, progress: newProgress(), failed: make(chan error, 1)}
+	s := &session{f: f, client: client, tables: tables, src: src, progress: newProgress()}
+	defer s.end()
 	s.room = semaphore.NewWeighted(int64(max(f.cfg.MaxBufferedBytes, f.cfg.MaxRecordBytes)))
 	if err := s.lead(ctx); err != nil {
 		return err
@@ -142,20 +140,6 @@ func (f *Feeder) Run(ctx context.Context, tables Tables, src capture.Resumer) er
 	return err
 }
 
-// options returns the options that the order of records rests on. They win over those of the
-// caller.
-func (f *Feeder) options() []kgo.Opt {
-	return []kgo.Opt{
-		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.StopProducerOnDataLossDetected(), // else the client would begin new numbers behind a gap
-		kgo.ProducerLinger(0),
-		kgo.ProducerBatchMaxBytes(int32(f.cfg.MaxRecordBytes)),
-		kgo.MaxBufferedRecords(math.MaxInt32), // session.room limits the bytes
-		kgo.WithHooks(&f.status),
-	}
-}
-
 // session is one leadership.
 type session struct {
 	f      *Feeder
@@ -167,9 +151,14 @@ type session struct {
 	origin   string
 	split    *record.Splitter
 	progress *progress
-	failed   chan error          // the first record that was not acknowledged
 	room     *semaphore.Weighted // bytes
-	scratch  []byte
+	promises sync.WaitGroup      // records that have no answer
+
+	// appending ends with the first record that was not acknowledged, which fail reports.
+	appending context.Context
+	fail      context.CancelCauseFunc
+
+	scratch []byte
 }
 
 // lead raises the epoch and writes it into every partition.
@@ -280,17 +269,13 @@ func (s *session) Keep(ctx context.Context, at store.Checkpoint, items []store.I
 func (s *session) follow(ctx context.Context, from store.Position) error {
 	s.progress.begin(store.Checkpoint{Origin: s.origin, Position: from})
 	group, ctx := errgroup.WithContext(ctx)
+	s.appending, s.fail = context.WithCancelCause(ctx)
 	batches := make(chan capture.Batch)
 	group.Go(func() error { return capture.Follow(ctx, s.src, from, batches, s.f.cfg.Observer) })
 	group.Go(func() error { return s.append(ctx, batches) })
 	group.Go(func() error {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case err := <-s.failed:
-			s.failed <- err // append looks for it
-			return fmt.Errorf("feed: append to topic %s: %w", s.f.cfg.Topic, err)
-		}
+		<-s.appending.Done()
+		return context.Cause(s.appending)
 	})
 	saver := &checkpoint.Saver{
 		Config: checkpoint.DefaultSaverConfig(), Tracker: s.progress, Store: s.tables, Source: s.src, Epoch: s.epoch, Observer: s.f.cfg.Observer,
@@ -309,13 +294,13 @@ func (s *session) append(ctx context.Context, batches <-chan capture.Batch) erro
 			return ctx.Err()
 		case <-idle.C:
 			entry := s.progress.add("")
-			if err := s.split.Idle(s.produce(ctx, entry)); err != nil {
+			if err := s.split.Idle(s.produce(entry)); err != nil {
 				return err
 			}
 			s.progress.added(entry, 0)
 		case b := <-batches:
 			entry := s.progress.add(b.Position)
-			if err := s.split.Split(&b, s.produce(ctx, entry)); err != nil {
+			if err := s.split.Split(&b, s.produce(entry)); err != nil {
 				return err
 			}
 			s.progress.added(entry, len(b.Items))
@@ -325,9 +310,10 @@ func (s *session) append(ctx context.Context, batches <-chan capture.Batch) erro
 
 // produce returns a function that appends records of a batch. It blocks while the buffer is full.
 //
-// The client gets no context that ends: it could drop a record and still send the one behind it. The
-// end of the session closes the client.
-func (s *session) produce(ctx context.Context, e *entry) func(int, *record.Record) error {
+// All records share a context, which ends with the first that fails: the client then drops what it
+// has not sent. A record that it sends before it tells of the failure leaves a gap in the numbers, at
+// which the shard takes a snapshot.
+func (s *session) produce(e *entry) func(int, *record.Record) error {
 	return func(partition int, r *record.Record) error {
 		rec := s.record(partition, r)
 		size := len(rec.Value)
@@ -337,16 +323,18 @@ func (s *session) produce(ctx context.Context, e *entry) func(int, *record.Recor
 				Remedy:  "raise max.message.bytes of the topic and the limit of records",
 			}
 		}
-		if err := s.room.Acquire(ctx, int64(size)); err != nil {
-			return err
+		if err := s.room.Acquire(s.appending, int64(size)); err != nil {
+			return context.Cause(s.appending)
 		}
-		if len(s.failed) > 0 { // nothing may follow a record that was not appended
-			<-ctx.Done()
-			return ctx.Err()
+		if s.appending.Err() != nil { // nothing may follow a record that was not appended
+			s.room.Release(int64(size))
+			return context.Cause(s.appending)
 		}
 		s.progress.sent(e)
 		s.f.status.sent(size)
-		s.client.Produce(context.WithoutCancel(ctx), rec, func(_ *kgo.Record, err error) {
+		s.promises.Add(1)
+		s.client.Produce(s.appending, rec, func(_ *kgo.Record, err error) {
+			defer s.promises.Done()
 			s.f.status.done(size, err)
 			s.room.Release(int64(size))
 			s.acknowledged(e, err)
@@ -355,14 +343,19 @@ func (s *session) produce(ctx context.Context, e *entry) func(int, *record.Recor
 	}
 }
 
-// acknowledged takes the answer for a record. It never blocks.
+// acknowledged takes the answer for a record. It never blocks, because the client gives one answer after
+// the other.
 func (s *session) acknowledged(e *entry, err error) {
-	if err == nil {
-		s.progress.acknowledged(e)
+	if err != nil {
+		s.fail(fmt.Errorf("feed: append to topic %s: %w", s.f.cfg.Topic, err))
 		return
 	}
-	select {
-	case s.failed <- err:
-	default:
-	}
+	s.progress.acknowledged(e)
+}
+
+// end closes the client and waits for its last answers, which change the status.
+func (s *session) end() {
+	s.client.Close()
+	s.promises.Wait()
+	s.f.status.reset()
 }

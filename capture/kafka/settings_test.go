@@ -1,0 +1,49 @@
+package kafka_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/sluicebox/sluicebox/capture/capturetest"
+	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
+)
+
+// testRefusedRecords: Kafka refuses several records of a feeder one after the other. Its session ends,
+// and its status has no trace of them.
+func testRefusedRecords(t *testing.T, c *servers.KafkaCluster) {
+	r := newRig(t, c, servers.Database(t, servers.Versions()[0]), 4)
+	r.stop()
+	f := newZombie(t, r)
+	close(f.frozen.saves)
+	r.set(t, "max.message.bytes", "2000")
+	rows := make([]capturetest.Row, 20)
+	for i := range rows {
+		rows[i] = capturetest.Row{ID: fmt.Sprint(i), Group: store.GroupOf(fmt.Sprint("g", i)), Payload: strings.Repeat("x", 5000)}
+	}
+	r.Begin(t, rows...)(true)
+	select {
+	case err := <-f.ended:
+		if err == nil || !strings.Contains(err.Error(), "MESSAGE_TOO_LARGE") {
+			t.Errorf("the session ended with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the session goes on")
+	}
+	if now := f.Status(); now.Buffered != 0 || now.Bytes != 0 {
+		t.Errorf("the session ended, and the status is %+v", now)
+	}
+}
+
+// set sets a property of the topic.
+func (r *rig) set(t *testing.T, name, value string) {
+	t.Helper()
+	resp, err := r.admin.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: name, Value: &value}}, r.name)
+	if err != nil || resp[0].Err != nil {
+		t.Fatal(err, resp)
+	}
+}
