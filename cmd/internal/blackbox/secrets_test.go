@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,10 +63,22 @@ log: {level: debug}
 dispatch: {max-retries: 0, backoff: {initial: 20ms, max: 200ms}}
 `
 
+// secretSources is a process whose sources all fail.
+const secretSources = `
+process: one
+sources:
+  - {name: shop, url: 'postgres://relay:%sources.pg%@SHOP/none?sslmode=disable', stream-url: 'postgres://relay:%sources.pg-stream%@SHOP/none?sslmode=disable'}
+  - {name: billing, url: 'mysql://relay:%sources.mysql%@127.0.0.1:1/x', stream-url: 'mysql://relay:%sources.mysql-stream%@127.0.0.1:1/x'}
+admin: {listen: ADMIN, token: '@sources.admin-token@'}
+outboxes: [{table: letters, layout: outbox-messages, sink: all}]
+sinks: {all: {type: log}}
+`
+
 // otherSecrets are configurations with the secrets that cannot stand beside the others. They are not
-// run.
+// run with receivers.
 func otherSecrets() []string {
 	return []string{
+		strings.ReplaceAll(secretSources, "SHOP", "127.0.0.1:1"),
 		"source: {url: 'mysql://relay:%mysql.password%@127.0.0.1:1/x'}\nflowcatalyst: {api-base-url: 'http://127.0.0.1:1', api-token: '@preset.token@'}\nadmin: {listen: ''}\n",
 		"source: {url: 'mariadb://relay:%mariadb.password%@127.0.0.1:1/x', stream-url: 'mariadb://relay:%mariadb.stream%@127.0.0.1:1/x'}\nflowcatalyst: {api-base-url: 'http://127.0.0.1:1', oauth: {token-url: 'http://127.0.0.1:1/t?api_key=%preset.token-url%', client-id: relay, client-secret: '@preset.client-secret@'}}\nadmin: {listen: ''}\n",
 		"source: {url: 'mongodb://relay:%mongo.password%@127.0.0.1:1/x?serverSelectionTimeoutMS=300'}\nflowcatalyst: {api-base-url: 'http://127.0.0.1:1'}\nadmin: {listen: ''}\n",
@@ -146,6 +159,38 @@ func TestNoSecretShows(t *testing.T) {
 	})
 }
 
+// A process whose sources fail shows no secret of them.
+func TestNoSecretOfSourcesShows(t *testing.T) {
+	t.Parallel()
+	aVersion(t, expectSourcesHidden)
+}
+
+// expectSourcesHidden reads what a process says of its sources.
+func expectSourcesHidden(t *testing.T, version int) {
+	t.Helper()
+	server, err := url.Parse(postgresHost(version).database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &canaries{t: t, dir: t.TempDir(), all: map[string]string{}}
+	r := start(t, c.fill(strings.ReplaceAll(secretSources, "SHOP", server.Host)))
+	r.waitFor(`"source failed; restarting its relay" source=shop`)
+	r.waitFor(`"database unreachable; retrying" source=billing`)
+	for _, name := range []string{"shop", "billing"} {
+		c.expectHiddenBy(r, "sources.admin-token", "/sources/"+name+"/", "/sources/"+name+"/readyz?verbose", "/sources/"+name+"/api/v1/status", "/sources/"+name+"/api/v1/config", "/sources/"+name+"/metrics")
+	}
+	c.expectHiddenBy(r, "sources.admin-token", "/", "/readyz?verbose", "/leader?verbose", "/metrics", "/api/v1/sources", "/api/v1/session")
+	for _, args := range [][]string{{"status"}, {"status", "--source-name", "shop"}, {"config", "check"}, {"config", "check", "--json"}, {"doctor", "--source-name", "billing"}, {"lanes", "list"}} {
+		out, stderr, _ := r.sluicebox(args...)
+		if strings.Contains(stderr, "Usage:") || out+stderr == "" {
+			t.Errorf("%v prints:\n%s%s", args, out, stderr)
+		}
+		c.expectHidden(strings.Join(args, " "), out+stderr)
+	}
+	r.stop()
+	c.expectHidden("the log", r.said())
+}
+
 // cut splits "error text id" at its last blank.
 func cut(row string) (why, id string, ok bool) {
 	at := strings.LastIndexByte(row, ' ')
@@ -198,23 +243,29 @@ func (r *relay) failuresOf(sink string) (lines string) {
 // expectHiddenByEndpoints reads every endpoint that prints something.
 func (c *canaries) expectHiddenByEndpoints(r *relay) {
 	c.t.Helper()
-	for _, path := range []string{
+	c.expectHiddenBy(r, "admin.token",
 		"/", "/livez", "/readyz?verbose", "/leader?verbose", "/metrics", "/api/v1/status?count=true", "/api/v1/lanes?limit=500", "/api/v1/routes",
 		"/api/v1/deadletters?outbox=hooks&payload=true", "/api/v1/deadletters/count?outbox=hooks", "/api/v1/checkpoints", "/api/v1/actions", "/api/v1/figures", "/api/v1/config",
 		"/api/v1/session", "/api/v1/replays", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1",
-	} {
+	)
+}
+
+// expectHiddenBy reads endpoints with the token of a name.
+func (c *canaries) expectHiddenBy(r *relay, token string, paths ...string) {
+	c.t.Helper()
+	for _, path := range paths {
 		req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, r.admin+path, nil)
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		req.Header.Set("Authorization", "Bearer "+c.all["admin.token"])
+		req.Header.Set("Authorization", "Bearer "+c.all[token])
 		resp, err := http.DefaultTransport.RoundTrip(req)
 		if err != nil {
 			c.t.Fatal(err)
 		}
 		body, err := httputil.DumpResponse(resp, true)
 		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode >= 500 && !strings.HasPrefix(path, "/readyz") || resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusBadRequest {
+		if err != nil || resp.StatusCode >= 500 && !strings.Contains(path, "/readyz") && !strings.Contains(path, "/leader") || resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusBadRequest {
 			c.t.Errorf("%s: %v\n%s", path, err, body)
 		}
 		c.expectHidden(path, string(body))
