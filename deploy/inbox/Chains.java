@@ -50,10 +50,10 @@ public final class Chains {
                     known = new ArrayList<>(List.of(before));
                     joined = false;
                 }
-            } else if (joined && count == accepted) {
+            } else if (joined) {
                 verdict = Verdict.JOINED;
+                if (count > accepted) known = new ArrayList<>(List.of(before));
             } else {
-                joined = false;
                 known.add(before);
             }
             accepted = count;

@@ -1,5 +1,6 @@
 """Notices that a message is missing or out of order, by the header Sluicebox-Chain. chain/chain.go has the reasons."""
 
+import re
 import threading
 from collections import OrderedDict
 
@@ -17,7 +18,7 @@ class Chains:
     def accept(self, header: str | None) -> str:
         """Take the header of an accepted message, before the answer: none, follows, repeat, joined or gap."""
         part = (header or "").split(";")
-        if len(part) != 4 or not part[1].isdigit():
+        if len(part) != 4 or not re.fullmatch("[0-9]{1,18}", part[1]):
             return "none"
         name, accepted, before, this = part[0], int(part[1]), part[2], part[3]
         with self._lock:
@@ -44,10 +45,11 @@ class _State:
             verdict = "follows"
             if accepted > self.accepted:
                 self.known, self.joined = [before], False
-        elif self.joined and accepted == self.accepted:
+        elif self.joined:
             verdict = "joined"
+            if accepted > self.accepted:
+                self.known = [before]
         else:
-            self.joined = False
             self.known.append(before)
         self.accepted = accepted
         self.known.append(this)

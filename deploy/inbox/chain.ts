@@ -14,7 +14,7 @@ export class Chains {
   // accept takes the header of a message that is accepted, before the answer.
   accept(header: string | undefined): Verdict {
     const [name, count, before, hash, more] = (header ?? "").split(";");
-    if (name === undefined || before === undefined || hash === undefined || more !== undefined || !/^\d+$/.test(count ?? "")) return "none";
+    if (name === undefined || before === undefined || hash === undefined || more !== undefined || !/^\d{1,15}$/.test(count ?? "")) return "none";
     const accepted = Number(count);
     const state = this.chains.get(name);
     if (state) {
@@ -38,10 +38,10 @@ function follow(state: State, accepted: number, before: string, hash: string): V
   if (state.known.includes(before)) {
     verdict = "follows";
     if (accepted > state.accepted) [state.known, state.joined] = [[before], false];
-  } else if (state.joined && accepted === state.accepted) {
+  } else if (state.joined) {
     verdict = "joined";
+    if (accepted > state.accepted) state.known = [before];
   } else {
-    state.joined = false;
     state.known.push(before);
   }
   state.accepted = accepted;

@@ -286,7 +286,8 @@ func (s *service) writesReceipts() {
 	for _, chain := range []string{
 		"c;0;0;1", "c;0;1;2", "c;1;1;3", // a repeat, a run, a row that takes the place of one without an answer
 		"c;0;0;1", "d;7;1;2", "d;7;5;6", "d;9;6;8", // a late copy; another chain, from its middle
-		"", "c;x;1;2", "c;4;9;10", "c;5;10;11", // the last but one has a gap before it
+		"e;5;e;f", "e;9;i;j", "e;9;j;k", // a late copy first
+		"", "c;x;1;2", "c;\xb2;1;2", "c;4;9;10", "c;5;10;11", // the last but one has a gap before it
 	} {
 		send("id", chain, body)
 	}

@@ -4,7 +4,10 @@
 // A message has the name of its chain, the number of messages of it that the receiver had accepted
 // when the relay sent the message, the hash of the messages before, and the hash with it. The
 // receiver knows a hash if it has accepted a message with it. A message follows if the hash before it
-// is known; else a message is missing. Hashes are needed until a later message has a higher number.
+// is known; else a message is missing, if the receiver has seen the chain before. Hashes are needed until
+// a later message has a higher number.
+//
+// A verdict is no reason to drop a message. Only its id tells whether it is a duplicate.
 package chain
 
 import (
@@ -24,10 +27,12 @@ const (
 	None Verdict = iota
 	// Follows: no message is missing before this one.
 	Follows
-	// Repeat: the message was accepted before, or a later one proves that it was superseded.
+	// Repeat: the message was accepted before, or it arrives behind a later one. The latter may be the
+	// message that was missing at a Gap.
 	Repeat
 	// Joined: the checker has not seen the chain, and this is not its first message. It says
-	// nothing of the messages before.
+	// nothing of the messages before. The first one may be a late copy, so a message with a higher
+	// number joins again, until one has followed with a higher number.
 	Joined
 	// Gap: a message before this one is missing. It may still arrive, out of order.
 	Gap
@@ -53,7 +58,7 @@ type Checker struct {
 type state struct {
 	name     string
 	accepted uint64
-	joined   bool     // messages with this number are not checked
+	joined   bool     // no message has followed with a higher number
 	known    []string // the hashes since the number
 }
 
@@ -99,10 +104,12 @@ func (s *state) accept(accepted uint64, before, hash string) Verdict {
 		if accepted > s.accepted {
 			s.known, s.joined = append(s.known[:0], before), false
 		}
-	case s.joined && accepted == s.accepted:
+	case s.joined:
 		verdict = Joined
+		if accepted > s.accepted {
+			s.known = append(s.known[:0], before)
+		}
 	default:
-		s.joined = false
 		s.known = append(s.known, before)
 	}
 	s.accepted, s.known = accepted, append(s.known, hash)

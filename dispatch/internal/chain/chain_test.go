@@ -3,6 +3,7 @@ package chain_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -31,6 +32,19 @@ type world struct {
 func (w *world) restart() {
 	w.starts++
 	w.chains = relay.New[int](w.starts)
+}
+
+// restartReceiver keeps a late copy of each chain: of two that follow each other, the second would
+// prove the first. Neither does it keep one of a chain's first request, from which a chain is checked.
+func (w *world) restartReceiver() {
+	w.check = chain.New()
+	seen := map[string]bool{}
+	w.late = slices.DeleteFunc(w.late, func(m message) bool {
+		name, place, _ := strings.Cut(m.header, ";")
+		old := seen[name] || strings.HasPrefix(place, "0;")
+		seen[name] = true
+		return old
+	})
 }
 
 // accept gives a message to the receiver, which must find nothing missing.
@@ -100,7 +114,7 @@ func TestNoFalseAlarm(t *testing.T) {
 				}
 			},
 			"restart":  func(*rapid.T) { w.restart() },
-			"receiver": func(*rapid.T) { w.check, w.late = chain.New(), nil },
+			"receiver": func(*rapid.T) { w.restartReceiver() },
 		})
 	})
 }
