@@ -23,7 +23,9 @@
 //
 // Each record has a number in its epoch. If one is missing, then Kafka has lost records that it had
 // acknowledged, and the source ends with a *capture.LostError, as it does when the retention of the
-// topic has passed the checkpoint. The shard then takes a snapshot: the rows of the tables whose
+// topic has passed the checkpoint. A feeder saves with its checkpoint which numbers Kafka had
+// acknowledged, and the first record of the next feeder carries them: so the loss of an epoch's last
+// records is noticed too. The shard then takes a snapshot: the rows of the tables whose
 // partition is its own.
 //
 // # Snapshot

@@ -121,7 +121,7 @@ func (f *Feeder) Run(ctx context.Context, tables Tables, src capture.Resumer) er
 	if err != nil {
 		return err
 	}
-	s := &session{f: f, client: client, tables: tables, src: src, progress: newProgress()}
+	s := &session{f: f, client: client, tables: tables, src: src}
 	defer s.end()
 	s.room = semaphore.NewWeighted(int64(max(f.cfg.MaxBufferedBytes, f.cfg.MaxRecordBytes)))
 	if err := s.lead(ctx); err != nil {
@@ -169,8 +169,12 @@ func (s *session) lead(ctx context.Context) (err error) {
 	if s.epoch, err = s.tables.AcquireLeadership(ctx); err != nil {
 		return fmt.Errorf("feed: acquire leadership: %w", err)
 	}
-	s.split = record.NewSplitter(s.epoch, s.f.cfg.Partitions, "")
-	if err := s.all(ctx, record.Leader); err != nil {
+	s.split, s.progress = record.NewSplitter(s.epoch, s.f.cfg.Partitions, ""), newProgress(s.epoch, s.f.cfg.Partitions)
+	at, err := s.loadCheckpoint(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.all(ctx, func(to toPartition) error { return s.split.Lead(ackedOf(at), to) }); err != nil {
 		return err
 	}
 	s.f.status.lead(s.epoch)
@@ -197,10 +201,13 @@ func (s *session) checkTopic(ctx context.Context) error {
 	return nil
 }
 
+// toPartition takes a record for a partition.
+type toPartition = func(partition int, r *record.Record) error
+
 // all writes a record into every partition and waits for them.
-func (s *session) all(ctx context.Context, kind record.Kind) error {
+func (s *session) all(ctx context.Context, make func(toPartition) error) error {
 	var records []*kgo.Record
-	err := s.split.All(kind, func(partition int, r *record.Record) error {
+	err := make(func(partition int, r *record.Record) error {
 		records = append(records, s.record(partition, r))
 		return nil
 	})
@@ -210,7 +217,19 @@ func (s *session) all(ctx context.Context, kind record.Kind) error {
 	if err := s.client.ProduceSync(ctx, records...).FirstErr(); err != nil {
 		return fmt.Errorf("feed: append to topic %s: %w", s.f.cfg.Topic, err)
 	}
+	for _, r := range records {
+		s.progress.stored(int(r.Partition))
+	}
 	return nil
+}
+
+// loadCheckpoint returns the checkpoint, zero if there is none.
+func (s *session) loadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
+	at, err := s.tables.LoadCheckpoint(ctx)
+	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
+		return at, fmt.Errorf("feed: load checkpoint: %w", err)
+	}
+	return at, nil
 }
 
 func (s *session) record(partition int, r *record.Record) *kgo.Record {
@@ -221,10 +240,11 @@ func (s *session) record(partition int, r *record.Record) *kgo.Record {
 // open opens the source at the saved checkpoint. A snapshot is for the shards to take: each
 // partition gets a Gap.
 func (s *session) open(ctx context.Context) (store.Position, error) {
-	at, err := s.tables.LoadCheckpoint(ctx)
-	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
-		return "", fmt.Errorf("feed: load checkpoint: %w", err)
+	at, err := s.loadCheckpoint(ctx)
+	if err != nil {
+		return "", err
 	}
+	at.Legs = nil // the numbers of partitions
 	s.src.Resume().MaxPayload = max(1, s.f.cfg.MaxRecordBytes-rowBytes)
 	opening, err := s.src.Open(ctx, at, s)
 	if err != nil {
@@ -235,16 +255,18 @@ func (s *session) open(ctx context.Context) (store.Position, error) {
 		opening.View.Close()
 	}
 	s.split.Begin(opening.From)
+	s.progress.begin(store.Checkpoint{Origin: s.origin, Position: opening.From})
 	if opening.SnapshotReason == "" && at.Position != "" {
 		return opening.From, nil
 	}
-	if err := s.all(ctx, record.Gap); err != nil {
+	if err := s.all(ctx, func(to toPartition) error { return s.split.All(record.Gap, to) }); err != nil {
 		if opening.Discard != nil {
 			err = errors.Join(err, opening.Discard(context.WithoutCancel(ctx)))
 		}
 		return "", err
 	}
-	return opening.From, s.tables.SaveCheckpoint(ctx, s.epoch, store.Checkpoint{Origin: s.origin, Position: opening.From})
+	from, _ := s.progress.Watermark()
+	return opening.From, s.tables.SaveCheckpoint(ctx, s.epoch, from)
 }
 
 // View implements capture.Tables.
@@ -267,7 +289,6 @@ func (s *session) Keep(ctx context.Context, at store.Checkpoint, items []store.I
 
 // follow appends the log from a position on, and saves how far the partitions have it.
 func (s *session) follow(ctx context.Context, from store.Position) error {
-	s.progress.begin(store.Checkpoint{Origin: s.origin, Position: from})
 	group, ctx := errgroup.WithContext(ctx)
 	s.appending, s.fail = context.WithCancelCause(ctx)
 	batches := make(chan capture.Batch)
@@ -337,7 +358,7 @@ func (s *session) produce(e *entry) func(int, *record.Record) error {
 			defer s.promises.Done()
 			s.f.status.done(size, err)
 			s.room.Release(int64(size))
-			s.acknowledged(e, err)
+			s.acknowledged(e, partition, err)
 		})
 		return nil
 	}
@@ -345,11 +366,12 @@ func (s *session) produce(e *entry) func(int, *record.Record) error {
 
 // acknowledged takes the answer for a record. It never blocks, because the client gives one answer after
 // the other.
-func (s *session) acknowledged(e *entry, err error) {
+func (s *session) acknowledged(e *entry, partition int, err error) {
 	if err != nil {
 		s.fail(fmt.Errorf("feed: append to topic %s: %w", s.f.cfg.Topic, err))
 		return
 	}
+	s.progress.stored(partition)
 	s.progress.acknowledged(e)
 }
 

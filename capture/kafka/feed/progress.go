@@ -1,8 +1,10 @@
 package feed
 
 import (
+	"fmt"
 	"sync"
 
+	"github.com/sluicebox/sluicebox/capture/kafka/internal/record"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -10,7 +12,8 @@ import (
 type progress struct {
 	mu      sync.Mutex
 	at      store.Checkpoint
-	rows    int64    // below it
+	rows    int64 // below it
+	acked   record.Acked
 	queue   []*entry // batches in order, from the oldest that is not acknowledged
 	changed chan struct{}
 }
@@ -22,7 +25,9 @@ type entry struct {
 	rows     int
 }
 
-func newProgress() *progress { return &progress{changed: make(chan struct{}, 1)} }
+func newProgress(epoch store.Epoch, partitions int) *progress {
+	return &progress{changed: make(chan struct{}, 1), acked: record.Acked{Epoch: epoch, Numbers: make([]uint64, partitions)}}
+}
 
 func (p *progress) begin(at store.Checkpoint) { p.at = at }
 
@@ -41,6 +46,13 @@ func (p *progress) sent(e *entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e.pending++
+}
+
+// stored says that Kafka has the next record of a partition.
+func (p *progress) stored(partition int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.acked.Numbers[partition]++
 }
 
 // added says that all records of a batch were sent.
@@ -75,11 +87,38 @@ func (p *progress) acknowledged(e *entry) {
 	}
 }
 
-// Watermark returns the position up to which all partitions have the rows.
+// Watermark returns the position up to which all partitions have the rows, and as marks of legs the
+// records of each partition that Kafka has.
 func (p *progress) Watermark() (at store.Checkpoint, rows int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.at, p.rows
+	at = p.at
+	at.Legs = marksOf(p.acked)
+	return at, p.rows
+}
+
+// A checkpoint has a mark for each partition, under a name that no leg has. Its position is an epoch and
+// a number.
+func markName(partition int) string { return fmt.Sprintf("partition %d", partition) }
+
+func marksOf(acked record.Acked) map[string]store.LegMark {
+	marks := make(map[string]store.LegMark, len(acked.Numbers))
+	for i, n := range acked.Numbers {
+		marks[markName(i)] = store.LegMark{Position: store.Position(fmt.Sprintf("%d/%d", acked.Epoch, n))}
+	}
+	return marks
+}
+
+// ackedOf reads the marks of a checkpoint. Without them it rests on nothing.
+func ackedOf(at store.Checkpoint) (acked record.Acked) {
+	for i := range len(at.Legs) {
+		var n uint64
+		if _, err := fmt.Sscanf(string(at.Legs[markName(i)].Position), "%d/%d", &acked.Epoch, &n); err != nil {
+			return record.Acked{}
+		}
+		acked.Numbers = append(acked.Numbers, n)
+	}
+	return acked
 }
 
 // Changed implements checkpoint.Watermarks.

@@ -53,6 +53,9 @@ func (p *Place) Take(r *Record, compare func(a, b store.Position) int) (fresh bo
 	case r.Epoch < p.Epoch, r.Epoch == p.Epoch && r.Number < p.Number:
 		return false, nil
 	case r.Epoch > p.Epoch && r.Kind == Leader && r.Number == 0:
+		if p.Epoch < r.AckedEpoch || p.Epoch == r.AckedEpoch && p.Number < r.Acked {
+			return false, &GapError{fmt.Sprintf("the partition lacks the records up to number %d of epoch %d, which Kafka had stored; this shard is at number %d of epoch %d", r.Acked-1, r.AckedEpoch, p.Number, p.Epoch)}
+		}
 		p.Epoch, p.Number = r.Epoch, 1
 		return false, nil
 	case r.Epoch > p.Epoch:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -31,10 +32,15 @@ type model struct {
 	partitions [modelPartitions][]Record
 	shards     [modelPartitions]*modelShard
 
-	markers   int  // of snapshots
-	noMarkers bool // feeders write no Leader, and shards do not look at epochs
-	repeated  int
-	late      int // records of a former leader behind the Leader of the next
+	acked Acked // saved with the checkpoint
+
+	markers    int  // of snapshots
+	losesTails bool // Kafka does
+	forgets    bool // a Leader does not tell what was acknowledged
+	lostTails  int  // that a shard noticed
+	noMarkers  bool // feeders write no Leader, and shards do not look at epochs
+	repeated   int
+	late       int // records of a former leader behind the Leader of the next
 }
 
 // modelLog is the database's log. After a loss there is another, whose positions begin again.
@@ -51,6 +57,7 @@ type modelFeeder struct {
 	next    int
 	pending [modelPartitions][]modelRecord
 	batches map[int]int // records of a batch that are not stored
+	acked   Acked
 }
 
 type modelRecord struct {
@@ -112,7 +119,17 @@ func (m *model) commit(parts [][]int) {
 // lose replaces the log by an empty one, as a failover or a lost slot does. The leader's session ends
 // with it, and clears the checkpoint.
 func (m *model) lose() {
-	m.log, m.checkpoint = &modelLog{}, -1
+	m.log, m.checkpoint, m.acked = &modelLog{}, -1, Acked{}
+	m.lead()
+}
+
+// loseTail removes the last records of a partition, as an unclean election does. The sequence numbers of
+// the feeders that wrote do not fit then, and another leads.
+func (m *model) loseTail(p, records int) {
+	m.partitions[p] = m.partitions[p][:max(0, len(m.partitions[p])-records)]
+	for _, f := range m.feeders {
+		f.pending, f.leading = [modelPartitions][]modelRecord{}, modelPartitions
+	}
 	m.lead()
 }
 
@@ -120,7 +137,12 @@ func (m *model) lose() {
 func (m *model) lead() {
 	m.epoch++
 	f := &modelFeeder{split: NewSplitter(m.epoch, modelPartitions, ""), log: m.log, epoch: m.epoch, batches: map[int]int{}}
-	_ = f.split.All(Leader, func(p int, r *Record) error {
+	f.acked = Acked{m.epoch, make([]uint64, modelPartitions)}
+	acked := m.acked
+	if m.forgets {
+		acked = Acked{}
+	}
+	_ = f.split.Lead(acked, func(p int, r *Record) error {
 		f.pending[p] = append(f.pending[p], modelRecord{*r, -1})
 		return nil
 	})
@@ -185,6 +207,7 @@ func (m *model) store(f *modelFeeder, p int) {
 	}
 	r := f.pending[p][0]
 	f.pending[p] = f.pending[p][1:]
+	f.acked.Numbers[p]++
 	m.partitions[p] = append(m.partitions[p], r.Record)
 	if f.epoch < m.epoch && r.Kind != Leader {
 		m.late++
@@ -201,6 +224,7 @@ func (m *model) save(f *modelFeeder) {
 	if f.epoch != m.epoch || !f.loaded || f.leading > 0 {
 		return
 	}
+	m.acked = Acked{f.epoch, slices.Clone(f.acked.Numbers)}
 	if m.checkpoint < 0 {
 		m.checkpoint = f.began
 		return
@@ -253,7 +277,12 @@ func (m *model) claim(s *modelShard, o *modelOwner, id string) {
 // deliver lets an owner take the next record.
 func (m *model) deliver(p int, o *modelOwner, save bool) error {
 	s := m.shards[p]
-	if o.place.Offset == int64(len(m.partitions[p])) {
+	switch end := int64(len(m.partitions[p])); {
+	case o.place.Offset == end:
+		return nil
+	case o.place.Offset > end:
+		m.lostTails++
+		m.mark(p, o)
 		return nil
 	}
 	r := m.partitions[p][o.place.Offset]
@@ -268,7 +297,10 @@ func (m *model) deliver(p int, o *modelOwner, save bool) error {
 	o.place.Offset++
 	var gap *GapError
 	switch {
-	case errors.As(err, &gap) && r.Kind == Gap:
+	case errors.As(err, &gap) && (r.Kind == Gap || m.losesTails):
+		if r.Kind != Gap {
+			m.lostTails++
+		}
 		m.mark(p, o)
 		return nil
 	case err != nil:
@@ -335,7 +367,7 @@ func (m *model) finish() error {
 		}
 		for p := range m.partitions {
 			o := m.shards[p].owners[len(m.shards[p].owners)-1]
-			for o.place.Offset < int64(len(m.partitions[p])) {
+			for o.place.Offset != int64(len(m.partitions[p])) {
 				if err := m.deliver(p, o, true); err != nil {
 					return err
 				}
@@ -366,6 +398,8 @@ func (m *model) step(rnd *rand.Rand) error {
 		m.lead()
 	case n < 8:
 		m.own(p)
+	case n < 10 && m.losesTails:
+		m.loseTail(p, 1+rnd.IntN(20))
 	case n < 14:
 		m.commit([][]int{{}})
 	case n < 40:
@@ -447,6 +481,32 @@ func TestNoOrderWithoutMarkers(t *testing.T) {
 		}
 	}
 	t.Error("the order held without markers; the test of the order proves nothing")
+}
+
+// TestALostTailIsNoticed: Kafka loses records that it had acknowledged, and no row is lost, because the
+// next Leader tells. Without that rows are lost.
+func TestALostTailIsNoticed(t *testing.T) {
+	noticed := 0
+	for seed := range uint64(modelSteps(t) / stepsPerRun) {
+		m := newModel(false)
+		m.losesTails = true
+		if err := m.run(seed, 1); err != nil {
+			t.Fatalf("run %d: %v", seed, err)
+		}
+		noticed += m.lostTails
+	}
+	if noticed == 0 {
+		t.Error("no shard noticed a loss; the test proved nothing")
+	}
+	for seed := range uint64(1000) {
+		m := newModel(false)
+		m.losesTails, m.forgets = true, true
+		if err := m.run(seed, 1); err != nil {
+			t.Logf("%d losses noticed; without the number, run %d: %v", noticed, seed, err)
+			return
+		}
+	}
+	t.Error("no row was lost without the number; the test proves nothing")
 }
 
 // setChecks sets how many runs rapid makes, until the test ends.

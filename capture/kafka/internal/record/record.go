@@ -50,6 +50,11 @@ type Record struct {
 
 	Partitions int // of a Leader
 
+	// AckedEpoch and Acked, of a Leader, are the place that a shard has at least, unless Kafka has
+	// lost records: the feeder's checkpoint rests on those of AckedEpoch with a number below Acked.
+	AckedEpoch store.Epoch
+	Acked      uint64
+
 	// After is explained by the package. For Idle and Mark it is the position itself.
 	After store.Position
 	Index uint64 // of a Row, from 1
@@ -80,6 +85,8 @@ func (r *Record) Append(b []byte) []byte {
 	switch r.Kind {
 	case Leader:
 		b = binary.AppendUvarint(b, uint64(r.Partitions))
+		b = binary.AppendUvarint(b, uint64(r.AckedEpoch))
+		b = binary.AppendUvarint(b, r.Acked)
 	case Idle:
 		b = appendText(b, r.After)
 	case Mark:
@@ -155,7 +162,7 @@ func Parse(b []byte) (Record, error) {
 	r.Epoch, r.Number = store.Epoch(p.uint()), p.uint()
 	switch r.Kind {
 	case Leader:
-		r.Partitions = int(p.uint())
+		r.Partitions, r.AckedEpoch, r.Acked = int(p.uint()), store.Epoch(p.uint()), p.uint()
 	case Idle:
 		r.After = store.Position(p.text())
 	case Mark:
@@ -169,7 +176,7 @@ func Parse(b []byte) (Record, error) {
 	if p.err == nil && len(p.rest) > 0 {
 		p.err = fmt.Errorf("%d bytes are left", len(p.rest))
 	}
-	if p.err == nil && (r.Epoch < 0 || r.Partitions < 0 || r.Item.RetryCount < 0 || r.Item.PayloadSize < 0) {
+	if p.err == nil && (r.Epoch < 0 || r.AckedEpoch < 0 || r.Partitions < 0 || r.Item.RetryCount < 0 || r.Item.PayloadSize < 0) {
 		p.err = errors.New("a number is too large")
 	}
 	if p.err != nil {

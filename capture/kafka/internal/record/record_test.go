@@ -13,7 +13,7 @@ import (
 func samples() []Record {
 	at := time.UnixMicro(1_770_000_000_000_123)
 	return []Record{
-		{Kind: Leader, Epoch: 7, Partitions: 64},
+		{Kind: Leader, Epoch: 7, Partitions: 64, AckedEpoch: 5, Acked: 1 << 40},
 		{Kind: Gap, Epoch: 7, Number: 1},
 		{Kind: Idle, Epoch: 7, Number: 2, After: "0/16B3748"},
 		{Kind: Mark, Epoch: 7, Number: 3, After: "0/16B3748", End: "0/16B3700", Token: "sweep-1", Time: at},

@@ -77,10 +77,30 @@ func (s *Splitter) emit(partition int, r *Record, to func(partition int, r *Reco
 	return to(partition, r)
 }
 
+// Acked are the records of a feeder that Kafka has acknowledged.
+type Acked struct {
+	Epoch   store.Epoch
+	Numbers []uint64 // of the next record of each partition
+}
+
+// Lead passes the first record of each partition. acked is what the feeder's checkpoint rests on.
+func (s *Splitter) Lead(acked Acked, to func(partition int, r *Record) error) error {
+	for i := range s.parts {
+		r := Record{Kind: Leader, Partitions: len(s.parts)}
+		if i < len(acked.Numbers) {
+			r.AckedEpoch, r.Acked = acked.Epoch, acked.Numbers[i]
+		}
+		if err := s.emit(i, &r, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // All passes one record for each partition.
 func (s *Splitter) All(kind Kind, to func(partition int, r *Record) error) error {
 	for i := range s.parts {
-		if err := s.emit(i, &Record{Kind: kind, Partitions: len(s.parts), After: s.after}, to); err != nil {
+		if err := s.emit(i, &Record{Kind: kind, After: s.after}, to); err != nil {
 			return err
 		}
 	}
