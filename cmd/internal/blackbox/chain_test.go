@@ -18,25 +18,32 @@ const chained = `
 name: %s
 source: {url: %q, mode: stream}
 outboxes: [{table: outbox_events, layout: flowcatalyst, kind: EVENT, sink: out}]
-sinks: {out: {type: webhook, url: %q, chain: true, max-retries: 1, request-timeout: 2s, backoff: {initial: 20ms}}}
+sinks: {out: {type: webhook, url: %q, format: cloudevents-structured, cloudevents-source: /shop, chain: true, max-retries: 1, request-timeout: 2s, backoff: {initial: 20ms}}}
 admin: {listen: %s}
 `
 
 // faultyReceiver accepts messages, and has faults by the id of a row: it refuses some for good, fails
 // once on others, and loses some answers.
 type faultyReceiver struct {
-	mu    sync.Mutex
-	tries map[string]int
-	taken map[string]bool
+	mu      sync.Mutex
+	tries   map[string]int
+	taken   map[string]bool
+	bodies  map[string]string
+	differs []string // the ids of repeats with another body
 }
 
 func (f *faultyReceiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body)
+	body, _ := io.ReadAll(r.Body)
 	id := r.Header.Get("webhook-id")
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(id))
 	f.mu.Lock()
 	f.tries[id]++
+	if f.tries[id] == 1 {
+		f.bodies[id] = string(body)
+	} else if f.bodies[id] != string(body) {
+		f.differs = append(f.differs, id)
+	}
 	first, fault := f.tries[id] == 1, sum.Sum32()%8
 	f.taken[id] = f.taken[id] || fault != 0
 	f.mu.Unlock()
@@ -61,7 +68,7 @@ func TestChain(t *testing.T) {
 		var mu sync.Mutex
 		var gaps []string
 		swallowed := ""
-		to := &faultyReceiver{tries: map[string]int{}, taken: map[string]bool{}}
+		to := &faultyReceiver{tries: map[string]int{}, taken: map[string]bool{}, bodies: map[string]string{}}
 		checked := inbox.Gaps(func(r *http.Request) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -113,6 +120,9 @@ func TestChain(t *testing.T) {
 		defer mu.Unlock()
 		if to.taken[swallowed] || len(gaps) != 1 || gaps[0] <= swallowed {
 			s.t.Errorf("gaps before %q, want one behind %s, which was swallowed", gaps, swallowed)
+		}
+		if len(to.differs) > 0 {
+			s.t.Errorf("repeats of %q have another body", to.differs)
 		}
 		if failed := count(s.t, s.conn, "SELECT count(*) FROM outbox_events WHERE status = 'FAILED'"); failed == 0 {
 			s.t.Error("no row is FAILED: the test is inconclusive")
