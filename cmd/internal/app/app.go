@@ -195,7 +195,7 @@ func (p *program) serveAdmin(ctx context.Context) (stop func() error, err error)
 	if p.cfg.Load().Settings.Admin.Profiling {
 		runtime.SetMutexProfileFraction(mutexProfileFraction)
 	}
-	end, err := serve(ctx, p.adminServer())
+	end, err := serve(ctx, p.adminServer(p.reloader))
 	if err != nil {
 		return nil, err
 	}
@@ -219,13 +219,13 @@ func (p *program) keepFigures(ctx context.Context) (stop func()) {
 	return inBackground(context.WithoutCancel(ctx), func(ctx context.Context) { p.figures.run(ctx, p.metrics) })
 }
 
-// adminServer returns the endpoints of the program.
-func (p *program) adminServer() *admin.Server {
+// adminServer returns the endpoints of the program, which reload as the reloader says.
+func (p *program) adminServer(by admin.Reloader) *admin.Server {
 	cfg := p.cfg.Load().Admin(p)
 	cfg.Log, cfg.Leader, cfg.Lanes, cfg.DeadLetters, cfg.Report = p.log, p.relay, p.lanes, p.deadLetters, p
 	cfg.OpenMetrics = p.tracingConfig() != nil
 	asked := requests{p.cfg.Load(), p.requests}
-	cfg.Requests, cfg.Actions, cfg.Routes, cfg.Reloader = asked, asked, routes{p}, p.reloader
+	cfg.Requests, cfg.Actions, cfg.Routes, cfg.Reloader = asked, asked, routes{p}, by
 	cfg.Figures, cfg.Settings, cfg.Rows = &p.figures, inForce{p}, p.rows
 	server := admin.New(cfg, p.relay)
 	p.setAccess = server.SetAccess

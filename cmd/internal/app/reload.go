@@ -41,6 +41,10 @@ type reloader struct {
 		Reload(ctx context.Context, o sluicebox.Options) (restarted bool, err error)
 	}
 
+	// ended, if not nil, reports whether the relay has ended and starts again with the configuration
+	// in force. Then all keys may change.
+	ended func() bool
+
 	applied prometheus.Gauge
 
 	mu sync.Mutex // one reload at a time
@@ -114,7 +118,8 @@ func (r *reloader) reload(ctx context.Context, load func() (*config.Config, erro
 		}
 		done.Changed = append(done.Changed, c.Key)
 	}
-	if len(fixed) > 0 {
+	ended := r.ended != nil && r.ended()
+	if len(fixed) > 0 && !ended {
 		return done, refused("keys that need a restart changed: %s; undo them, or restart the relay", strings.Join(fixed, ", "))
 	}
 	options, err := p.relayOptions(now)
@@ -127,7 +132,9 @@ func (r *reloader) reload(ctx context.Context, load func() (*config.Config, erro
 	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 	defer cancel()
 	p.cfg.Store(now) // before the session that has it
-	if done.Restarted, err = r.relay.Reload(ctx, options); err != nil && !done.Restarted {
+	if ended {
+		done.Restarted = true
+	} else if done.Restarted, err = r.relay.Reload(ctx, options); err != nil && !done.Restarted {
 		p.cfg.Store(before)
 		return done, &admin.ReloadError{Err: err}
 	}

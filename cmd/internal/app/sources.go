@@ -46,6 +46,9 @@ type process struct {
 	sources []*source
 	metrics *prometheus.Registry // of the process itself
 	memory  memoryLimit
+	server  *admin.Server                // of the process
+	access  atomic.Pointer[admin.Config] // as last reloaded, of all addresses; nil before
+	reloads sync.Mutex                   // reloads happen in the order in which they read the file
 }
 
 // source is one source of a process.
@@ -55,6 +58,8 @@ type source struct {
 	log     *slog.Logger
 	current atomic.Pointer[runningSource]
 	failure atomic.Pointer[string] // how the relay ended; nil while it runs
+	mu      sync.Mutex             // held by a reload, and by open, which ends failure
+	mended  chan struct{}          // has a value if failure has another configuration
 }
 
 // runningSource is the program of a source with its endpoints. A relay that ended with an error has
@@ -71,7 +76,7 @@ func runSources(ctx context.Context, o Options) error {
 	p := &process{options: o, metrics: newProcessRegistry(), name: cmp.Or(o.Config.Settings.Process, host, "unknown")}
 	p.holder = fmt.Sprintf("%s process %d", p.name, os.Getpid())
 	for _, cfg := range o.Config.Sources() {
-		s := &source{process: p, name: cfg.SourceName(), log: o.Log.With("source", cfg.SourceName())}
+		s := &source{process: p, name: cfg.SourceName(), log: o.Log.With("source", cfg.SourceName()), mended: make(chan struct{}, 1)}
 		if err := s.open(cfg); err != nil {
 			return fmt.Errorf("source %s: %w", s.name, err)
 		}
@@ -81,6 +86,7 @@ func runSources(ctx context.Context, o Options) error {
 	defer stop()
 	p.memory.start(p.bufferBytes(), 0)
 	go p.memory.release(memory)
+	p.server = p.adminServer()
 	stopAdmin, err := p.serveAdmin(ctx)
 	if err != nil {
 		return err
@@ -116,17 +122,29 @@ func (p *process) run(ctx context.Context) {
 func (s *source) open(cfg *config.Config) error {
 	o := s.process.options
 	o.Config, o.Log = cfg, s.log
-	if load := o.Reload.Load; load != nil {
-		o.Reload.Load = func() (*config.Config, error) { return s.find(load()) }
-	}
 	program, err := newProgram(o, prometheus.NewRegistry(), s.process.holder, func(of *sluicebox.Options) {
 		of.Patience = patience(s.process.name, s.name)
 	})
 	if err != nil {
 		return err
 	}
-	s.current.Store(&runningSource{program: program, server: program.adminServer()})
+	server := program.adminServer(s)
+	program.setAccess = s.process.setAccess
+	program.reloader.ended = func() bool { return s.failure.Load() != nil }
+	s.current.Store(&runningSource{program: program, server: server})
+	if access := s.process.access.Load(); access != nil { // which a reload of another source may have changed
+		server.SetAccess(*access)
+	}
 	return nil
+}
+
+// setAccess puts the tokens and hosts of a reload into force for the process and for all sources.
+func (p *process) setAccess(cfg admin.Config) {
+	p.access.Store(&cfg)
+	p.server.SetAccess(cfg)
+	for _, s := range p.sources {
+		s.current.Load().server.SetAccess(cfg)
+	}
 }
 
 // patience returns how long a process waits before it first competes for a source. Of processes that
@@ -172,13 +190,55 @@ func (s *source) run(ctx context.Context) {
 			text, wait := err.Error(), retry.Next()
 			s.failure.Store(&text)
 			s.log.Error("source failed; restarting its relay", "error", text, "wait", wait)
-			if backoff.Sleep(ctx, wait) != nil {
+			select {
+			case <-ctx.Done():
 				return
+			case <-time.After(wait):
+			case <-s.mended:
 			}
-			err = s.open(p.cfg.Load())
+			err = s.reopen()
 		}
+	}
+}
+
+// reopen makes another program for a relay that ended, with the configuration as last reloaded.
+func (s *source) reopen() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.mended: // in force from here on
+	default:
+	}
+	err := s.open(s.current.Load().cfg.Load())
+	if err == nil {
 		s.failure.Store(nil)
 	}
+	return err
+}
+
+// Reload implements admin.Reloader.
+func (s *source) Reload(ctx context.Context) (admin.Reloaded, error) {
+	s.process.reloads.Lock()
+	defer s.process.reloads.Unlock()
+	load := s.process.options.Reload.Load
+	if load == nil {
+		return s.reload(ctx, nil)
+	}
+	return s.reload(ctx, func() (*config.Config, error) { return s.find(load()) })
+}
+
+// reload applies the configuration that load returns. A relay that ended starts again with it at once.
+func (s *source) reload(ctx context.Context, load func() (*config.Config, error)) (admin.Reloaded, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	done, err := s.current.Load().reloader.reloadFrom(ctx, load)
+	if err == nil && s.failure.Load() != nil {
+		select {
+		case s.mended <- struct{}{}:
+		default:
+		}
+	}
+	return done, err
 }
 
 // reloadOnSignals reloads all sources with each signal until the context ends.
@@ -192,30 +252,43 @@ func (p *process) reloadOnSignals(ctx context.Context) {
 		if p.options.Reload.Load == nil {
 			continue
 		}
-		now, err := p.options.Reload.Load() // once for all
-		var reloads errgroup.Group
-		reloads.SetLimit(parallelReloads)
-		for _, s := range p.sources {
-			reloads.Go(func() error {
-				_, _ = s.current.Load().reloader.reloadFrom(ctx, func() (*config.Config, error) { return s.find(now, err) }) // logged
-				return nil
-			})
-		}
-		_ = reloads.Wait()
+		p.reload(ctx)
 	}
+}
+
+// reload reloads all sources with one reading of the file.
+func (p *process) reload(ctx context.Context) {
+	p.reloads.Lock()
+	defer p.reloads.Unlock()
+	now, err := p.options.Reload.Load()
+	var reloads errgroup.Group
+	reloads.SetLimit(parallelReloads)
+	for _, s := range p.sources {
+		reloads.Go(func() error {
+			_, _ = s.reload(ctx, func() (*config.Config, error) { return s.find(now, err) }) // logged
+			return nil
+		})
+	}
+	_ = reloads.Wait()
+}
+
+// adminServer returns the endpoints of the process.
+func (p *process) adminServer() *admin.Server {
+	cfg := p.options.Config.Admin(p)
+	cfg.Log, cfg.OpenMetrics = p.options.Log, p.sources[0].current.Load().tracingConfig() != nil
+	return admin.NewSources(cfg, p)
 }
 
 // serveAdmin serves the endpoints of the process until stop is called.
 func (p *process) serveAdmin(ctx context.Context) (stop func() error, err error) {
-	cfg := p.options.Config.Admin(p)
-	if cfg.Listen == "" {
+	of := p.options.Config.Settings.Admin
+	if of.Listen == "" {
 		return func() error { return nil }, nil
 	}
-	if cfg.Profiling {
+	if of.Profiling {
 		runtime.SetMutexProfileFraction(mutexProfileFraction)
 	}
-	cfg.Log, cfg.OpenMetrics = p.options.Log, p.sources[0].current.Load().tracingConfig() != nil
-	return serve(ctx, admin.NewSources(cfg, p))
+	return serve(ctx, p.server)
 }
 
 // Handler implements admin.Sources.

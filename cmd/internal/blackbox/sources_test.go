@@ -149,3 +149,61 @@ func TestSeveralSources(t *testing.T) {
 	})
 	expectStop(t, r)
 }
+
+// askAs sends a request with a token.
+func (r *relay) askAs(token, method, path string) (status int) {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), method, r.admin+path, strings.NewReader("{}"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// A reload of one source puts new tokens into force at all addresses. It repairs a source that has
+// failed, whatever key was wrong.
+func TestReloadOfSources(t *testing.T) {
+	t.Parallel()
+	s := newTenants(t, 2)
+	first, second := s.names[0], s.names[1]
+	const before, after = "token-before-0123456789", "token-after-0123456789"
+	right := s.databases[second]
+	wrong, err := url.Parse(right)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong.Path += "_missing"
+	text := strings.Replace(s.config("one", ""), adminKey+"}", adminKey+", token: "+before+"}", 1)
+	r := configure(t, strings.Replace(text, fmt.Sprintf("%q", right), fmt.Sprintf("%q", wrong), 1))
+	r.waitFor(`"source failed; restarting its relay" source=` + second)
+	r.set(t, strings.Replace(r.text, before, after, 1))
+	if status := r.askAs(before, http.MethodPost, "/sources/"+first+"/api/v1/reload"); status != http.StatusOK {
+		t.Fatalf("the reload of a source: %d", status)
+	}
+	for _, path := range []string{"/metrics", "/api/v1/sources", "/sources/" + first + "/api/v1/status", "/sources/" + second + "/api/v1/status"} {
+		if was, is := r.askAs(before, http.MethodGet, path), r.askAs(after, http.MethodGet, path); was != http.StatusUnauthorized || is != http.StatusOK {
+			t.Errorf("%s answers the old token with %d, the new one with %d", path, was, is)
+		}
+	}
+	r.set(t, strings.Replace(r.text, fmt.Sprintf("%q", wrong), fmt.Sprintf("%q", right), 1))
+	if status := r.askAs(after, http.MethodPost, "/sources/"+second+"/api/v1/reload"); status != http.StatusOK {
+		t.Fatalf("the reload of a source that has failed: %d", status)
+	}
+	s.write("1")
+	s.await(1)
+	if status := r.askAs(before, http.MethodGet, "/sources/"+second+"/api/v1/status"); status != http.StatusUnauthorized {
+		t.Errorf("the repaired source answers the old token with %d", status)
+	}
+	r.set(t, strings.Replace(r.text, fmt.Sprintf("%q", right), fmt.Sprintf("%q", wrong), 1))
+	if status := r.askAs(after, http.MethodPost, "/sources/"+second+"/api/v1/reload"); status == http.StatusOK {
+		t.Error("a source that works takes another database")
+	}
+	expectStop(t, r.relay)
+}

@@ -14,7 +14,6 @@ import (
 	"github.com/sluicebox/sluicebox/capture/mysql"
 	"github.com/sluicebox/sluicebox/capture/postgres"
 	"github.com/sluicebox/sluicebox/capture/sqlite"
-	"github.com/sluicebox/sluicebox/cmd/internal/passwordcommand"
 	"github.com/sluicebox/sluicebox/store"
 	storemongo "github.com/sluicebox/sluicebox/store/mongo"
 	storemysql "github.com/sluicebox/sluicebox/store/mysql"
@@ -38,8 +37,8 @@ type databaseType struct {
 	// checkURL returns a *store.SetupError, without a password, about an invalid URL, or
 	// errNotURL.
 	checkURL func(raw string) error
-	// open returns the database of a source.
-	open func(s *Source) sluicebox.Database
+	// open returns the database of a source; password may be nil.
+	open func(s *Source, password store.Passworder) sluicebox.Database
 	// writer returns a writer for the rows of ingest, without a connection.
 	writer func(url, application string) (outbox.Writer, error)
 	// diagnoseWriter checks what the writer needs of tables.
@@ -53,8 +52,8 @@ func databaseTypes() []databaseType {
 	return []databaseType{
 		{
 			schemes: []string{"postgres", "postgresql"}, checkURL: checkURL, describe: storepg.Describe, writer: writepg.NewWriter, diagnoseWriter: writepg.Diagnose,
-			open: func(s *Source) sluicebox.Database {
-				return postgres.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal(), Heartbeat: s.HeartbeatInterval, Password: s.password()}
+			open: func(s *Source, password store.Passworder) sluicebox.Database {
+				return postgres.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal(), Heartbeat: s.HeartbeatInterval, Password: password}
 			},
 		},
 		{
@@ -66,14 +65,14 @@ func databaseTypes() []databaseType {
 				_, err := storemysql.ParseURL(raw, "")
 				return err
 			},
-			open: func(s *Source) sluicebox.Database {
+			open: func(s *Source, password store.Passworder) sluicebox.Database {
 				id := uint32(s.ServerID) //nolint:gosec // checked with the file
-				return mysql.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal(), ServerID: id, Password: s.password()}
+				return mysql.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal(), ServerID: id, Password: password}
 			},
 		},
 		{
 			schemes: []string{"mongodb", "mongodb+srv"}, documents: true, checkURL: checkMongoURL, describe: storemongo.Describe, writer: writemongo.NewWriter, diagnoseWriter: writemongo.Diagnose,
-			open: func(s *Source) sluicebox.Database {
+			open: func(s *Source, _ store.Passworder) sluicebox.Database {
 				return mongo.Database{URL: s.URL.Reveal(), StreamURL: s.StreamURL.Reveal()}
 			},
 		},
@@ -84,17 +83,18 @@ func databaseTypes() []databaseType {
 				_, err := storesqlite.ParseURL(raw)
 				return err
 			},
-			open: func(s *Source) sluicebox.Database { return sqlite.Database{URL: s.URL.Reveal()} },
+			open: func(s *Source, _ store.Passworder) sluicebox.Database { return sqlite.Database{URL: s.URL.Reveal()} },
 		},
 	}
 }
 
 // password returns what runs the command of password-command, nil without one.
-func (s *Source) password() store.Passworder {
-	if len(s.PasswordCommand) == 0 {
+func (c *Config) password() store.Passworder {
+	argv := c.Settings.Source.PasswordCommand
+	if len(argv) == 0 {
 		return nil
 	}
-	return passwordcommand.New("source.password-command", s.PasswordCommand)
+	return c.passwords.Command("source.password-command", argv)
 }
 
 // DatabaseURLForms lists the forms of a source's URL.
@@ -144,7 +144,7 @@ func (c *Config) database() (sluicebox.Database, error) {
 		scheme, _, _ := strings.Cut(c.Settings.Source.URL.Reveal(), ":")
 		return nil, &store.SetupError{Problem: fmt.Sprintf("source.url: unknown scheme %q", scheme)}
 	}
-	return t.open(&c.Settings.Source), nil
+	return t.open(&c.Settings.Source, c.password()), nil
 }
 
 // checkDatabase never shows a server's URL, because the invalid part may be its password.

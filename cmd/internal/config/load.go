@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/passwordcommand"
 )
 
 const (
@@ -40,6 +42,7 @@ type Config struct {
 	reread     func() (*Config, error)
 	sources    []*Config    // of the entries of sources
 	entry      *sourceEntry // of sources; nil for the whole file
+	passwords  *passwordcommand.Limit
 }
 
 // ReferenceErrors returns the references to unreadable files in a valid configuration, or
@@ -99,7 +102,7 @@ func parse(name string, data []byte, environ []string, readFile func(string) ([]
 	if err != nil {
 		return nil, err
 	}
-	f := &parser{name: name, readFile: readFile, readOnce: map[string][]byte{}}
+	f := &parser{name: name, readFile: readFile, readOnce: map[string][]byte{}, passwords: passwordcommand.NewLimit()}
 	return f.config(root, environ, nil)
 }
 
@@ -108,6 +111,8 @@ type parser struct {
 	name     string
 	readFile func(string) ([]byte, error)
 	readOnce map[string][]byte // contents of pipes, which can be read only once
+
+	passwords *passwordcommand.Limit // of all sources
 }
 
 // read reads a referenced file.
@@ -137,7 +142,7 @@ func (f *parser) config(root *yaml.Node, environ []string, one *sourceEntry) (*C
 	d.checkUnknownVariables()
 	d.setReferences(&settings)
 	k := checker{d.report}
-	c := &Config{Settings: settings, unreadable: d.unreadable, files: files, report: d.report, entry: one}
+	c := &Config{Settings: settings, unreadable: d.unreadable, files: files, report: d.report, entry: one, passwords: f.passwords}
 	if len(settings.Sources) > 0 {
 		k.checkSources(&settings)
 		if len(d.problems) == 0 {
