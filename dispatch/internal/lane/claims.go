@@ -153,10 +153,7 @@ func (s *Set) fillRequest(req *Request, ready *Fifo[*Lane], share int, now time.
 		roomBytes = int(min(int64(roomBytes), s.Memory.RequestShare()))
 	}
 
-	for left := share; left > 0; left-- {
-		if ready.Len() == 0 || roomRows == 0 {
-			break
-		}
+	for left := together(ready, share); left > 0 && roomRows > 0; left-- {
 		l := ready.items[0]
 		alone := l.sharesNone(limits.Mode)
 		if len(req.Runs) > 0 && (alone || s.Endpoints.isMisrouted(l) || l.Isolated != first.Isolated || l.Job != job || l.Name.Kind != kind || l.Rows[0].PayloadSize > roomBytes || req.Unclaimed && !l.isFresh(now)) {
@@ -179,6 +176,18 @@ func (s *Set) fillRequest(req *Request, ready *Fifo[*Lane], share int, now time.
 	}
 
 	return req
+}
+
+// together returns how many lanes at the front of a queue are of one kind and job, at most most.
+func together(ready *Fifo[*Lane], most int) (n int) {
+	first := ready.items[0]
+	for _, l := range ready.items[:min(most, ready.Len())] {
+		if l.Name.Kind != first.Name.Kind || l.Job != first.Job {
+			break
+		}
+		n++
+	}
+	return n
 }
 
 // nextQueue returns the queue of the lane that has waited longest and the number of lanes
