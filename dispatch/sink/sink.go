@@ -112,8 +112,8 @@ type Limits struct {
 
 	// MaxRun is the maximum number of messages of a lane in a request of several lanes, 0 for no
 	// limit. A sink that sends each message after the answer to the one before has a small one,
-	// because the lanes of a request wait for the longest of them. Such a request has the rows of
-	// as many lanes as share it, and runs only if these are too few to fill it.
+	// because the lanes of a request wait for the longest of them. If more lanes are ready than the
+	// request has room for, it takes one message of each.
 	MaxRun int
 }
 

@@ -23,9 +23,8 @@ const (
 	// batchVersion is the first version whose batches may have a Nats-Msg-Id.
 	batchMajor, batchMinor, batchPatch = 2, 12, 1
 
-	// maxHeader is the size of headers that a server stores (server, checkMsgHeaders), less the
-	// headers of a batch.
-	maxHeader = 65535 - batchHeaderBytes
+	// maxHeader is the size of headers that a server stores (server, checkMsgHeaders).
+	maxHeader = 65535
 
 	// batchHeaderBytes is the most that the headers of a batch add.
 	batchHeaderBytes = 128
@@ -68,12 +67,13 @@ func (s *Sink) encode(msg *nats.Msg, m *sink.Message) (reason string) {
 	return ""
 }
 
-// prepare is encode. It returns the outcome of a message that can never be sent.
-func (s *Sink) prepare(msg *nats.Msg, m *sink.Message, maxPayload int64) (out sink.Outcome, ok bool) {
+// prepare is encode. It returns the outcome of a message that can never be sent. more is the most that
+// the caller adds to the headers.
+func (s *Sink) prepare(msg *nats.Msg, m *sink.Message, maxPayload int64, more int) (out sink.Outcome, ok bool) {
 	if reason := s.encode(msg, m); reason != "" {
 		return s.rejected("%s", reason), false
 	}
-	if reason := tooLarge(msg, maxPayload); reason != "" {
+	if reason := tooLarge(msg, maxPayload, more); reason != "" {
 		out = s.rejected("%s", reason)
 		out.Final = true
 		return out, false
@@ -98,15 +98,16 @@ func msgID(m *sink.Message, id string) string {
 	return strings.Join(parts, "/")
 }
 
-// tooLarge returns the reason why a server would refuse a message by its size, "" if none.
-func tooLarge(msg *nats.Msg, maxPayload int64) (reason string) {
-	header := len("NATS/1.0\r\n\r\n")
+// tooLarge returns the reason why a server would refuse a message by its size when its headers
+// have grown by more bytes, "" if none.
+func tooLarge(msg *nats.Msg, maxPayload int64, more int) (reason string) {
+	header := len("NATS/1.0\r\n\r\n") + more
 	for name, values := range msg.Header {
 		for _, value := range values {
 			header += len(name) + len(": \r\n") + len(value)
 		}
 	}
-	switch size := int64(header + len(msg.Data) + batchHeaderBytes); {
+	switch size := int64(header + len(msg.Data)); {
 	case header > maxHeader:
 		return fmt.Sprintf("headers of %d bytes exceed %d", header, maxHeader)
 	case size > maxPayload:

@@ -88,7 +88,7 @@ func (r *request) laneEnd(i int) int {
 
 // send sends a message. The next one of its lane follows its answer.
 func (r *request) send(i int) {
-	if out, ok := r.sink.prepare(&r.msg, &r.msgs[i], r.maxPayload); !ok {
+	if out, ok := r.sink.prepare(&r.msg, &r.msgs[i], r.maxPayload, 0); !ok {
 		r.items[i] = out
 		return
 	}
@@ -115,7 +115,7 @@ func (r *request) sendBatch(first int) {
 	batch := make([]nats.Msg, 0, r.laneEnd(first)-first)
 	for i := first; i < first+cap(batch); i++ {
 		var msg nats.Msg
-		if out, ok := r.sink.prepare(&msg, &r.msgs[i], r.maxPayload); !ok {
+		if out, ok := r.sink.prepare(&msg, &r.msgs[i], r.maxPayload, batchHeaderBytes); !ok {
 			r.items[i] = out
 			break
 		}
