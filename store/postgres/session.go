@@ -43,13 +43,14 @@ type session struct {
 	pid    atomic.Uint32     // conn's server process, 0 without conn
 	tables map[string]*table // outbox tables as looked up on conn, by name
 
-	used       time.Time // when the last call began
+	used       time.Time // when the last call ended
 	skipLocked time.Time // calls skip locked rows until then
 }
 
 // trustedIdle is for how long a connection may be unused before a call tests it. A server that restarted meanwhile has
 // ended it, and a failed call would cost its caller a backoff. The test is one round trip.
-const trustedIdle = time.Second
+// It is longer than the usual poll-interval.
+const trustedIdle = 2 * time.Second
 
 func newSession(cfg *pgx.ConnConfig, life *sessions.Lifetime) *session {
 	s := &session{cfg: cfg, lifetime: life}
@@ -59,13 +60,15 @@ func newSession(cfg *pgx.ConnConfig, life *sessions.Lifetime) *session {
 
 // do runs fn on the session's connection.
 func (s *session) do(ctx context.Context, fn func(context.Context, *session) error) error {
-	return s.Do(ctx, func(ctx context.Context) error { return fn(ctx, s) })
+	return s.Do(ctx, func(ctx context.Context) error {
+		defer func() { s.used = time.Now() }()
+		return fn(ctx, s)
+	})
 }
 
 // Ready implements sessions.Link.
 func (s *session) Ready(ctx context.Context) error {
 	idle := time.Since(s.used)
-	s.used = time.Now()
 	if s.conn != nil {
 		if idle < trustedIdle || s.conn.Ping(ctx) == nil {
 			return nil
