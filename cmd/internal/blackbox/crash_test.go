@@ -1,10 +1,8 @@
 package blackbox
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -31,24 +29,12 @@ func crashes(t testing.TB, usual int) int {
 }
 
 // slack is the time added to a goal. It is 0 if the number of kills is set, because then
-// no other test runs. Among others, and on a crowded machine, a goal only detects hangs.
+// no other test runs. Among others a goal only detects hangs.
 func slack() time.Duration {
-	if os.Getenv(crashesVariable) != "" && !raced.Enabled && !crowded() {
+	if os.Getenv(crashesVariable) != "" && !raced.Enabled {
 		return 0
 	}
 	return 20 * time.Second
-}
-
-// crowded reports whether far more programs run on the machine than those of a scenario, by its load
-// of the last minute. Only Linux tells it.
-func crowded() bool {
-	loads, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return false
-	}
-	var minute float64
-	_, err = fmt.Sscan(string(loads), &minute)
-	return err == nil && minute > float64(8*runtime.NumCPU())
 }
 
 // tempo returns the number of transactions per second around a kill. It is halved

@@ -195,9 +195,7 @@ func takeovers() []takeover {
 			woken := count(tr.t, tr.conn, "SELECT coalesce(max(n), 0) FROM audit")
 			m.thaw()
 			m.waitFor("leadership lost")
-			if !crowded() { // a database that answers late names none
-				m.waitFor(" successor=")
-			}
+			m.waitFor(" successor=")
 			m.ready()
 			if wrong := none(tr.t, tr.conn, "of the audit are by a relay that was woken", fmt.Sprintf(
 				"SELECT count(*) FROM audit WHERE n > %d AND who = '%s'", woken, m.who)); wrong != "" {

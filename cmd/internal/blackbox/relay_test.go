@@ -100,11 +100,11 @@ func launch(t testing.TB, file, admin string, env ...string) *relay {
 	return r
 }
 
-// environment returns this process's environment without variables that configure a relay.
+// environment returns this process's environment without variables that configure a relay or its collection of memory.
 func environment() []string {
 	var env []string
 	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "SLUICEBOX_") {
+		if !strings.HasPrefix(e, "SLUICEBOX_") && !strings.HasPrefix(e, "GOGC=") {
 			env = append(env, e)
 		}
 	}
