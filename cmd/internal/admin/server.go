@@ -251,25 +251,8 @@ type handler struct {
 
 // endpoints returns the endpoints with their access checks.
 func (h *handler) endpoints(cfg Config) http.Handler {
-	gatherer := cfg.Metrics
-	if gatherer == nil {
-		gatherer = prometheus.NewRegistry()
-	}
-
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", h.livez)
-	mux.HandleFunc("GET /readyz", h.readyz)
-	mux.Handle("GET /metrics", h.requireToken(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{EnableOpenMetrics: cfg.OpenMetrics})))
-	page := console.Handler()
-	mux.Handle("GET "+console.Path, page)
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		if strings.Contains(r.Header.Get("Accept"), "text/html") {
-			page.ServeHTTP(w, r)
-			return
-		}
-		h.requireToken(http.HandlerFunc(serveIndex)).ServeHTTP(w, r)
-	})
-	h.sessionEndpoints(mux)
+	h.processEndpoints(mux, cfg, console.Handler(), indexText)
 	h.pageEndpoints(mux, cfg)
 	if cfg.Leader != nil {
 		mux.HandleFunc("GET /leader", h.leader(cfg.Leader))
@@ -278,10 +261,6 @@ func (h *handler) endpoints(cfg Config) http.Handler {
 	if cfg.Report != nil {
 		h.statusEndpoint(mux, cfg.Report)
 	}
-	if cfg.Profiling {
-		h.profileEndpoints(mux)
-	}
-
 	if cfg.Lanes != nil {
 		h.laneEndpoints(mux, cfg.Lanes)
 	}
@@ -302,7 +281,37 @@ func (h *handler) endpoints(cfg Config) http.Handler {
 		h.reloadEndpoint(mux, cfg.Reloader)
 	}
 
-	return http.NewCrossOriginProtection().Handler(withSecurityHeaders(h.requireKnownHost(mux)))
+	return h.protect(mux)
+}
+
+// processEndpoints adds what every process has: probes, metrics, login, profiles, and at / the page for a
+// browser and the index for others.
+func (h *handler) processEndpoints(mux *http.ServeMux, cfg Config, page http.Handler, index string) {
+	gatherer := cfg.Metrics
+	if gatherer == nil {
+		gatherer = prometheus.NewRegistry()
+	}
+	mux.HandleFunc("GET /livez", h.livez)
+	mux.HandleFunc("GET /readyz", h.readyz)
+	mux.Handle("GET /metrics", h.requireToken(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{EnableOpenMetrics: cfg.OpenMetrics})))
+	text := h.requireToken(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, index) }))
+	mux.Handle("GET "+console.Path, page)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.Header.Get("Accept"), "text/html") {
+			page.ServeHTTP(w, r)
+			return
+		}
+		text.ServeHTTP(w, r)
+	})
+	h.sessionEndpoints(mux)
+	if cfg.Profiling {
+		h.profileEndpoints(mux)
+	}
+}
+
+// protect refuses requests of other sites and for other hosts.
+func (h *handler) protect(next http.Handler) http.Handler {
+	return http.NewCrossOriginProtection().Handler(withSecurityHeaders(h.requireKnownHost(next)))
 }
 
 // withSecurityHeaders sets headers that stop content sniffing, embedding and caching.
@@ -322,8 +331,6 @@ func writeText(w http.ResponseWriter, status int, body string) {
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, body)
 }
-
-func serveIndex(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, indexText) }
 
 func (h *handler) livez(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 

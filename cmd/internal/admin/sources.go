@@ -6,9 +6,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin/console"
 )
@@ -72,28 +69,9 @@ func (s *Server) Handler() http.Handler { return s.served }
 
 // sourceEndpoints returns the endpoints of the process, and below SourcePrefix those of its sources.
 func (h *handler) sourceEndpoints(cfg Config, of Sources) http.Handler {
-	gatherer := cfg.Metrics
-	if gatherer == nil {
-		gatherer = prometheus.NewRegistry()
-	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", h.livez)
-	mux.HandleFunc("GET /readyz", h.readyz)
+	h.processEndpoints(mux, cfg, console.Sources(), sourcesIndex)
 	mux.HandleFunc("GET /leader", h.leader(sourceChecks{of}))
-	mux.Handle("GET /metrics", h.requireToken(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{EnableOpenMetrics: cfg.OpenMetrics})))
-	page := console.Sources()
-	mux.Handle("GET "+console.Path, console.Handler())
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		if strings.Contains(r.Header.Get("Accept"), "text/html") {
-			page.ServeHTTP(w, r)
-			return
-		}
-		h.requireToken(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, sourcesIndex) })).ServeHTTP(w, r)
-	})
-	h.sessionEndpoints(mux)
-	if cfg.Profiling {
-		h.profileEndpoints(mux)
-	}
 	h.get(mux, sourcesPath, func(_ context.Context, q *query) (any, error) {
 		return of.List(), q.finish()
 	})
@@ -108,7 +86,7 @@ func (h *handler) sourceEndpoints(cfg Config, of Sources) http.Handler {
 	mux.HandleFunc(apiPath, func(w http.ResponseWriter, r *http.Request) {
 		h.unknownSource(w, r, "this process has several sources: name one, "+SourcePrefix+"NAME"+r.URL.Path+" (--source-name NAME)", of)
 	})
-	return http.NewCrossOriginProtection().Handler(withSecurityHeaders(h.requireKnownHost(mux)))
+	return h.protect(mux)
 }
 
 // unknownSource refuses a request that names no source. The names need the token.

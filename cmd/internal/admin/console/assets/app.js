@@ -2,6 +2,7 @@
 
 import { base, get, post, forget } from "./api.js";
 import { ask, badge, button, el, replace } from "./dom.js";
+import { loginForm } from "./login.js";
 import { overview } from "./overview.js";
 import { lanes } from "./lanes.js";
 import { rowPage } from "./row.js";
@@ -84,23 +85,8 @@ function login() {
   forget();
   replace(top, el("div", { class: "brand" }, el("img", { src: "/console/icon.svg", alt: "" }), "Sluicebox"));
   replace(nav);
-  const problem = el("p", { class: "problem", role: "alert" });
-  const token = el("input", { type: "password", name: "token", required: true, autocomplete: "current-password", id: "token" });
-  const form = el("form", {
-    onsubmit: async (event) => {
-      event.preventDefault();
-      try {
-        app.session = await post("session", { token: token.value.trim() });
-        enter();
-      } catch (error) {
-        problem.textContent = error.message;
-        token.select();
-      }
-    },
-  }, el("label", {}, "Token", token), problem, el("button", { type: "submit", class: "primary" }, "Sign in"));
-  main.replaceChildren(el("section", { class: "panel login" }, el("header", {}, el("h2", {}, "Sign in")), el("div", { class: "body" },
-    el("p", { class: "muted" }, "The operator token is admin.token of the configuration. admin.viewer-token only reads. admin.tokens may have one of yours."), form)));
-  token.focus();
+  loginForm(main, (session) => { app.session = session; enter(); },
+    el("p", { class: "muted" }, "The operator token is admin.token of the configuration. admin.viewer-token only reads. admin.tokens may have one of yours."));
 }
 
 function enter() {

@@ -1,7 +1,8 @@
 // The sources of a process that has several, each with a link to its page.
 
-import { get, post } from "./api.js";
+import { get } from "./api.js";
 import { badge, el, replace } from "./dom.js";
+import { loginForm } from "./login.js";
 
 const pollInterval = 2000; // milliseconds
 const top = document.getElementById("top"), main = document.getElementById("main");
@@ -31,30 +32,11 @@ async function poll() {
         el("tbody", {}, list.sources.toSorted((a, b) => bad(a) - bad(b)).map(row))));
     }
   } catch (error) {
-    if (error.status === 401) { login(); return; }
+    if (error.status === 401) { loginForm(main, poll); return; }
     main.querySelector(".notice.lost")?.remove();
     main.prepend(el("div", { class: "notice bad lost", role: "alert" }, `No fresh figures: ${error.message}`));
   }
   setTimeout(poll, pollInterval);
-}
-
-function login() {
-  const problem = el("p", { class: "problem", role: "alert" });
-  const token = el("input", { type: "password", name: "token", required: true, autocomplete: "current-password", id: "token" });
-  const form = el("form", {
-    onsubmit: async (event) => {
-      event.preventDefault();
-      try {
-        await post("session", { token: token.value.trim() });
-        poll();
-      } catch (error) {
-        problem.textContent = error.message;
-        token.select();
-      }
-    },
-  }, el("label", {}, "Token", token), problem, el("button", { type: "submit", class: "primary" }, "Sign in"));
-  main.replaceChildren(el("section", { class: "panel login" }, el("header", {}, el("h2", {}, "Sign in")), el("div", { class: "body" }, form)));
-  token.focus();
 }
 
 head();
