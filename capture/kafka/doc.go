@@ -11,10 +11,10 @@
 //
 // A feeder's records in a partition are a prefix of its part of the log, because one idempotent
 // producer writes them, and the first record that is not acknowledged ends its session. A new
-// feeder raises the epoch, begins each partition with a record of it, and only then loads the
-// checkpoint from which it reads. A record of an earlier epoch behind that one was late, and is left
-// out. So before the new feeder's first record a partition has the rows up to some place, and behind
-// it all rows from a checkpoint that is not after that place. The first record of each row comes in
+// feeder raises the epoch, loads the checkpoint, and begins each partition with a record of the
+// epoch. Only then does it read the log, from the checkpoint. A record of an earlier epoch behind that
+// one was late, and is left out. So before the new feeder's first record a partition has the rows up to
+// some place, and behind it all rows from a checkpoint that is not after that place. The first record of each row comes in
 // the order of commits, and repetitions are known by their place; see package record.
 //
 // Places order the rows of one log. Where the log was lost, or another server took over, places before and

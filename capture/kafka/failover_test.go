@@ -163,7 +163,7 @@ func testAZombieLeader(t *testing.T, c *servers.KafkaCluster) {
 }
 
 // raw reads all partitions without regard to epochs and places. It counts the rows of a former
-// leader behind the first record of the next, and those that come after a later one.
+// leader behind the first record of the next, and the rows behind a row that was committed later.
 func (r *rig) raw(t *testing.T) (late, reversed int) {
 	t.Helper()
 	client, err := kgo.NewClient(append(r.client(), kgo.ConsumeTopics(r.name), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)

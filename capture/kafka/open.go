@@ -136,37 +136,42 @@ func (s *Source) readMarked(ctx context.Context, from record.Place, take func(*r
 	return err
 }
 
-// awaitMarker writes a marker and passes records until it has it. take returns the place behind a
-// record, and whether a marker there counts.
-func (s *Source) awaitMarker(ctx context.Context, r *reader, take func(*record.Record, int64) (record.Place, bool, error)) (record.Place, error) {
+// taker returns the place behind a record, and whether a marker there counts.
+type taker func(got *record.Record, offset int64) (record.Place, bool, error)
+
+// awaitMarker writes a marker and passes records until it has it.
+func (s *Source) awaitMarker(ctx context.Context, r *reader, take taker) (record.Place, error) {
 	token := snapshotMark + rand.Text()
 	for {
 		if err := s.Mark(ctx, token); err != nil {
 			return record.Place{}, err
 		}
-		wait, cancel := context.WithTimeout(ctx, remarkAfter)
-		for wait.Err() == nil {
-			records, err := r.poll(wait, s.cfg.MaxBatchRows)
-			if err != nil && wait.Err() == nil {
-				cancel()
-				return record.Place{}, err
-			}
-			for _, rec := range records {
-				got, err := record.Parse(rec.Value)
-				if err != nil {
-					cancel()
-					return record.Place{}, err
-				}
-				place, counts, err := take(&got, rec.Offset)
-				if err != nil || counts && got.Token == token {
-					cancel()
-					return place, err
-				}
-			}
-		}
-		cancel()
-		if err := ctx.Err(); err != nil {
-			return record.Place{}, err
+		place, found, err := s.passMarker(ctx, r, token, take)
+		if found || err != nil {
+			return place, err
 		}
 	}
+}
+
+// passMarker passes records until it has a marker, or until it is time for another marker.
+func (s *Source) passMarker(ctx context.Context, r *reader, token string, take taker) (place record.Place, found bool, err error) {
+	wait, cancel := context.WithTimeout(ctx, remarkAfter)
+	defer cancel()
+	for wait.Err() == nil {
+		records, err := r.poll(wait, s.cfg.MaxBatchRows)
+		if err != nil && wait.Err() == nil {
+			return place, false, err
+		}
+		for _, rec := range records {
+			got, err := record.Parse(rec.Value)
+			if err != nil {
+				return place, false, err
+			}
+			place, counts, err := take(&got, rec.Offset)
+			if err != nil || counts && got.Token == token {
+				return place, true, err
+			}
+		}
+	}
+	return place, false, ctx.Err()
 }

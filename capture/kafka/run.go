@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/kafka/internal/record"
+	"github.com/sluicebox/sluicebox/capture/kafka/internal/topic"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -106,7 +107,7 @@ func (r *reader) take(rec *kgo.Record) (got record.Record, fresh bool, err error
 		return got, false, &store.SetupError{Problem: fmt.Sprintf("%s: offset %d: %v", r.src, rec.Offset, err), Remedy: "no other program may write into this topic"}
 	}
 	if got.Kind == record.Leader && got.Partitions != r.src.cfg.Partitions {
-		return got, false, r.src.resized(got.Partitions)
+		return got, false, topic.Resized(r.src.cfg.Topic, got.Partitions, r.src.cfg.Partitions)
 	}
 	fresh, err = r.place.Take(&got, r.src.cfg.Database.Compare)
 	var gap *record.GapError

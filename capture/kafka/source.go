@@ -15,6 +15,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/internal/logsource"
 	"github.com/sluicebox/sluicebox/capture/kafka/internal/record"
+	"github.com/sluicebox/sluicebox/capture/kafka/internal/topic"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -168,25 +169,11 @@ func (s *Source) origin(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	topics, err := admin.ListTopics(ctx, s.cfg.Topic)
+	id, err := topic.Describe(ctx, admin, s.cfg.Topic, s.cfg.Partitions)
 	if err != nil {
-		return "", fmt.Errorf("describe topic %s: %w", s.cfg.Topic, err)
+		return "", err
 	}
-	topic := topics[s.cfg.Topic]
-	if topic.Err != nil {
-		return "", fmt.Errorf("describe topic %s: %w", s.cfg.Topic, topic.Err)
-	}
-	if n := len(topic.Partitions); n != s.cfg.Partitions {
-		return "", s.resized(n)
-	}
-	return fmt.Sprintf("kafka/%s/%d/%d", topic.ID, s.cfg.Partitions, s.cfg.Partition), nil
-}
-
-func (s *Source) resized(partitions int) error {
-	return &store.SetupError{
-		Problem: fmt.Sprintf("topic %s has %d partitions, and %d are configured", s.cfg.Topic, partitions, s.cfg.Partitions),
-		Remedy:  "rows of a group would change their partition: configure the number that the topic has, or move to a new topic",
-	}
+	return fmt.Sprintf("kafka/%s/%d/%d", id, s.cfg.Partitions, s.cfg.Partition), nil
 }
 
 // checkOrigin refuses a checkpoint of another number of partitions.

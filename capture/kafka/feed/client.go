@@ -14,8 +14,8 @@ import (
 // lengths.
 const batchBytes = 1 << 10
 
-// options returns the options that the order of records rests on. They win over those of the
-// caller; connect refuses those that cannot be taken back.
+// options returns the options that the order of records rests on. They win over the
+// caller's options; connect refuses options of the caller that they cannot undo.
 func (f *Feeder) options() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),

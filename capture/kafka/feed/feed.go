@@ -1,9 +1,9 @@
 // Package feed is the writer of a topic between capture and dispatch: it appends the rows of a
 // database's log to the partitions that the shards read; see package kafka above it.
 //
-// A session of a feeder is a leadership. It raises the epoch, writes a record with it into every
-// partition, and waits until all are acknowledged. Only then does it load its checkpoint and read the
-// log from there. It acknowledges the log up to a position once all partitions have the rows. A
+// A session of a feeder is a leadership. It raises the epoch, loads its checkpoint, writes a record with
+// the epoch into every partition, and waits until all are acknowledged. Only then does it read the
+// log, from the checkpoint. It acknowledges the log up to a position once all partitions have the rows. A
 // record that Kafka does not acknowledge ends the session, because the rows behind it must not
 // overtake it.
 //
@@ -25,6 +25,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/kafka/internal/record"
+	"github.com/sluicebox/sluicebox/capture/kafka/internal/topic"
 	"github.com/sluicebox/sluicebox/checkpoint"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -124,14 +125,15 @@ func (f *Feeder) Run(ctx context.Context, tables Tables, src capture.Resumer) er
 	s := &session{f: f, client: client, tables: tables, src: src}
 	defer s.end()
 	s.room = semaphore.NewWeighted(int64(max(f.cfg.MaxBufferedBytes, f.cfg.MaxRecordBytes)))
-	if err := s.lead(ctx); err != nil {
-		return err
-	}
-	at, err := s.open(ctx)
+	at, err := s.lead(ctx)
 	if err != nil {
 		return err
 	}
-	err = s.follow(ctx, at)
+	from, err := s.open(ctx, at)
+	if err != nil {
+		return err
+	}
+	err = s.follow(ctx, from)
 	var lost *capture.LostError
 	var other *capture.OriginError
 	if errors.As(err, &lost) && !lost.Readable || errors.As(err, &other) {
@@ -161,44 +163,25 @@ type session struct {
 	scratch []byte
 }
 
-// lead raises the epoch and writes it into every partition.
-func (s *session) lead(ctx context.Context) (err error) {
-	if err := s.checkTopic(ctx); err != nil {
-		return err
+// lead raises the epoch, writes it into every partition, and returns the checkpoint. With the epoch no
+// other feeder saves one any more.
+func (s *session) lead(ctx context.Context) (at store.Checkpoint, err error) {
+	if _, err := topic.Describe(ctx, kadm.NewClient(s.client), s.f.cfg.Topic, s.f.cfg.Partitions); err != nil {
+		return at, fmt.Errorf("feed: %w", err)
 	}
 	if s.epoch, err = s.tables.AcquireLeadership(ctx); err != nil {
-		return fmt.Errorf("feed: acquire leadership: %w", err)
+		return at, fmt.Errorf("feed: acquire leadership: %w", err)
 	}
 	s.split, s.progress = record.NewSplitter(s.epoch, s.f.cfg.Partitions, ""), newProgress(s.epoch, s.f.cfg.Partitions)
-	at, err := s.loadCheckpoint(ctx)
-	if err != nil {
-		return err
+	if at, err = s.tables.LoadCheckpoint(ctx); err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
+		return at, fmt.Errorf("feed: load checkpoint: %w", err)
 	}
 	if err := s.all(ctx, func(to toPartition) error { return s.split.Lead(ackedOf(at), to) }); err != nil {
-		return err
+		return at, err
 	}
 	s.f.status.lead(s.epoch)
 	s.f.cfg.Observer.Leads(s.epoch)
-	return nil
-}
-
-// checkTopic checks the number of partitions.
-func (s *session) checkTopic(ctx context.Context) error {
-	topics, err := kadm.NewClient(s.client).ListTopics(ctx, s.f.cfg.Topic)
-	if err != nil {
-		return fmt.Errorf("feed: describe topic %s: %w", s.f.cfg.Topic, err)
-	}
-	topic := topics[s.f.cfg.Topic]
-	if topic.Err != nil {
-		return fmt.Errorf("feed: describe topic %s: %w", s.f.cfg.Topic, topic.Err)
-	}
-	if n := len(topic.Partitions); n != s.f.cfg.Partitions {
-		return &store.SetupError{
-			Problem: fmt.Sprintf("feed: topic %s has %d partitions, and %d are configured", s.f.cfg.Topic, n, s.f.cfg.Partitions),
-			Remedy:  "rows of a group would change their partition: configure the number that the topic has, or move to a new topic",
-		}
-	}
-	return nil
+	return at, nil
 }
 
 // toPartition takes a record for a partition.
@@ -223,15 +206,6 @@ func (s *session) all(ctx context.Context, make func(toPartition) error) error {
 	return nil
 }
 
-// loadCheckpoint returns the checkpoint, zero if there is none.
-func (s *session) loadCheckpoint(ctx context.Context) (store.Checkpoint, error) {
-	at, err := s.tables.LoadCheckpoint(ctx)
-	if err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
-		return at, fmt.Errorf("feed: load checkpoint: %w", err)
-	}
-	return at, nil
-}
-
 func (s *session) record(partition int, r *record.Record) *kgo.Record {
 	s.scratch = r.Append(s.scratch[:0])
 	return &kgo.Record{Topic: s.f.cfg.Topic, Partition: int32(partition), Value: append(make([]byte, 0, len(s.scratch)), s.scratch...)}
@@ -239,11 +213,7 @@ func (s *session) record(partition int, r *record.Record) *kgo.Record {
 
 // open opens the source at the saved checkpoint. A snapshot is for the shards to take: each
 // partition gets a Gap.
-func (s *session) open(ctx context.Context) (store.Position, error) {
-	at, err := s.loadCheckpoint(ctx)
-	if err != nil {
-		return "", err
-	}
+func (s *session) open(ctx context.Context, at store.Checkpoint) (store.Position, error) {
 	at.Legs = nil // the numbers of partitions
 	s.src.Resume().MaxPayload = max(1, s.f.cfg.MaxRecordBytes-rowBytes)
 	opening, err := s.src.Open(ctx, at, s)
@@ -331,8 +301,8 @@ func (s *session) append(ctx context.Context, batches <-chan capture.Batch) erro
 
 // produce returns a function that appends records of a batch. It blocks while the buffer is full.
 //
-// All records share a context, which ends with the first that fails: the client then drops what it
-// has not sent. A record that it sends before it tells of the failure leaves a gap in the numbers, at
+// All records share a context. It ends when a record fails, and the client then drops the records that
+// it has not sent. A record that it sends before it tells of the failure leaves a gap in the numbers, at
 // which the shard takes a snapshot.
 func (s *session) produce(e *entry) func(int, *record.Record) error {
 	return func(partition int, r *record.Record) error {

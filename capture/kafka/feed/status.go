@@ -18,8 +18,8 @@ type Status struct {
 	Records int64
 	// Buffered records, of Bytes, wait for Kafka.
 	Buffered, Bytes int
-	// WaitingSince is when the last record was acknowledged, or the first of those that wait was
-	// sent. Zero while none waits.
+	// WaitingSince is the time of the last acknowledgement, or of the first waiting record if that
+	// was sent later. It is zero while no record waits.
 	WaitingSince time.Time
 	// Problem is the last error of a connection since then.
 	Problem error
@@ -90,7 +90,7 @@ func (s *status) reset() {
 	s.now = Status{Records: s.now.Records, Problem: s.now.Problem}
 }
 
-// nobody observes nothing.
+// nobody ignores all events.
 type nobody struct{}
 
 func (nobody) Connected()                        {}

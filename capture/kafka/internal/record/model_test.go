@@ -36,7 +36,7 @@ type model struct {
 
 	markers    int  // of snapshots
 	losesTails bool // Kafka does
-	forgets    bool // a Leader does not tell what was acknowledged
+	forgets    bool // a Leader has no acknowledged numbers
 	lostTails  int  // that a shard noticed
 	noMarkers  bool // feeders write no Leader, and shards do not look at epochs
 	repeated   int
@@ -65,7 +65,7 @@ type modelRecord struct {
 	batch int
 }
 
-// modelShard is what the database has of a shard, and its owners. An owner that was replaced goes on
+// modelShard is a shard: its records in the database, and its owners. An owner that was replaced goes on
 // until its claim is refused.
 type modelShard struct {
 	epoch   store.Epoch

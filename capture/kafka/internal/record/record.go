@@ -147,7 +147,7 @@ func appendTime(b []byte, t time.Time) []byte {
 
 var errShort = errors.New("it ends early")
 
-// Parse reads a record. It copies what it returns, so b may be used again.
+// Parse reads a record. The record has copies of all texts, so b may be used again.
 func Parse(b []byte) (Record, error) {
 	if len(b) < 2 {
 		return Record{}, fmt.Errorf("parse record of %d bytes: %w", len(b), errShort)
