@@ -2,7 +2,6 @@ package kafka_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -184,16 +183,9 @@ func (r *rig) Viewer(*testing.T) store.Viewer { return r.tables }
 
 func (r *rig) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool) {
 	t.Helper()
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, r.url)
-	if err != nil {
-		t.Error(err)
-		return func(bool) {}
-	}
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		t.Error(err)
-		return func(bool) {}
+	tx, end := servers.Begin(t, r.url)
+	if tx == nil {
+		return end
 	}
 	batch := &pgx.Batch{}
 	for _, row := range rows {
@@ -203,18 +195,12 @@ func (r *rig) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool) {
 		}
 		batch.Queue("INSERT INTO outbox_events (id, message_group, payload) VALUES ($1, $2, $3)", row.ID, group, row.Payload)
 	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+	if err := tx.SendBatch(context.Background(), batch).Close(); err != nil {
 		t.Error(err)
 	}
 	return func(commit bool) {
-		end := tx.Rollback
-		if commit {
-			end = tx.Commit
-		}
 		before := r.feeder.Status().Records
-		if err := errors.Join(end(ctx), conn.Close(ctx)); err != nil {
-			t.Error(err)
-		}
+		end(commit)
 		for r.waits && r.feeder.Status().Records < before+int64(len(rows)) {
 			<-time.After(time.Millisecond) // polls the status, which has no signal
 		}

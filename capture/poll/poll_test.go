@@ -2,13 +2,10 @@ package poll_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/sluicebox/sluicebox/capture/capturetest"
 	"github.com/sluicebox/sluicebox/capture/poll"
@@ -46,35 +43,20 @@ func (d *database) Disconnect(*testing.T)          {}
 
 func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool) {
 	t.Helper()
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, d.url)
-	if err != nil {
-		t.Error(err)
-		return func(bool) {}
-	}
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		t.Error(err)
-		return func(bool) {}
+	tx, end := servers.Begin(t, d.url)
+	if tx == nil {
+		return end
 	}
 	box := &d.outboxes("shop")[0]
 	c := box.Layout.Columns
 	insert := fmt.Sprintf("INSERT INTO %s (%s, %s, %s) VALUES ($1, $2, $3)",
 		pgstore.TableName(box), pgstore.Ident(c.ID), pgstore.Ident(c.Group), pgstore.Ident(c.Payload))
 	for _, r := range rows {
-		if _, err := tx.Exec(ctx, insert, r.ID, storetest.GroupText(&box.Layout, r.Group), r.Payload); err != nil {
+		if _, err := tx.Exec(context.Background(), insert, r.ID, storetest.GroupText(&box.Layout, r.Group), r.Payload); err != nil {
 			t.Error(err)
 		}
 	}
-	return func(commit bool) {
-		end := tx.Rollback
-		if commit {
-			end = tx.Commit
-		}
-		if err := errors.Join(end(ctx), conn.Close(ctx)); err != nil {
-			t.Error(err)
-		}
-	}
+	return end
 }
 
 func TestSuite(t *testing.T) {

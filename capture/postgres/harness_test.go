@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -125,16 +124,9 @@ func (d *database) Viewer(*testing.T) store.Viewer { return d.views }
 
 func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool) {
 	t.Helper()
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, d.url)
-	if err != nil {
-		t.Error(err)
-		return func(bool) {}
-	}
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		t.Error(err)
-		return func(bool) {}
+	tx, end := servers.Begin(t, d.url)
+	if tx == nil {
+		return end
 	}
 	batch := &pgx.Batch{}
 	box := &d.outboxes("shop")[0]
@@ -144,18 +136,10 @@ func (d *database) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool
 	for _, r := range rows {
 		batch.Queue(insert, r.ID, storetest.GroupText(&box.Layout, r.Group), r.Payload)
 	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+	if err := tx.SendBatch(context.Background(), batch).Close(); err != nil {
 		t.Error(err)
 	}
-	return func(commit bool) {
-		end := tx.Rollback
-		if commit {
-			end = tx.Commit
-		}
-		if err := errors.Join(end(ctx), conn.Close(ctx)); err != nil {
-			t.Error(err)
-		}
-	}
+	return end
 }
 
 func (d *database) Unrelated(t *testing.T) {

@@ -28,6 +28,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"flag"
 	"fmt"
 	"hash/fnv"
@@ -159,6 +160,31 @@ func Exec(tb testing.TB, url string, statements ...string) {
 		// The simple protocol accepts scripts of several statements too.
 		if _, err := conn.Exec(context.WithoutCancel(ctx), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
 			tb.Fatalf("%v, in: %s", err, statement)
+		}
+	}
+}
+
+// Begin begins a transaction on a connection of its own. end ends both, and the test fails if it cannot. A
+// failure to begin fails the test too, and tx is nil.
+func Begin(tb testing.TB, url string) (tx pgx.Tx, end func(commit bool)) {
+	tb.Helper()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		tb.Error(err)
+		return nil, func(bool) {}
+	}
+	if tx, err = conn.Begin(ctx); err != nil {
+		tb.Error(err)
+		return nil, func(bool) { closeConn(conn) }
+	}
+	return tx, func(commit bool) {
+		end := tx.Rollback
+		if commit {
+			end = tx.Commit
+		}
+		if err := errors.Join(end(ctx), conn.Close(ctx)); err != nil {
+			tb.Error(err)
 		}
 	}
 }
