@@ -131,10 +131,7 @@ func testRangeTwoReaders(t *testing.T, h HistoryHarness) {
 			t.Fatal(err)
 		}
 	}
-	if now := h.Readers(t, db); now < relayReaders+2 {
-		t.Errorf("got %d readers of the log, want two more than %d", now, relayReaders)
-	}
-
+	h.expectReaders(t, db, relayReaders+2)
 	one.expectRest(want)
 	two.expectRest(want)
 	third := newReading(t, db, from, until)
@@ -163,7 +160,7 @@ func testRangePaused(t *testing.T, h HistoryHarness) {
 }
 
 // expectReaders waits for a number of readers, because a server may need a moment to end
-// closed sessions.
+// closed sessions, and MongoDB's list may miss a cursor that just becomes active or idle.
 func (h *HistoryHarness) expectReaders(t *testing.T, db Database, want int) {
 	t.Helper()
 	for end := time.Now().Add(waitTimeout); ; <-time.After(200 * time.Millisecond) {

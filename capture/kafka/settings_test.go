@@ -21,21 +21,32 @@ func testRefusedRecords(t *testing.T, c *servers.KafkaCluster) {
 	f := newZombie(t, r)
 	close(f.frozen.saves)
 	r.set(t, "max.message.bytes", "2000")
-	rows := make([]capturetest.Row, 20)
-	for i := range rows {
-		rows[i] = capturetest.Row{ID: fmt.Sprint(i), Group: store.GroupOf(fmt.Sprint("g", i)), Payload: strings.Repeat("x", 5000)}
-	}
-	r.Begin(t, rows...)(true)
-	select {
-	case err := <-f.ended:
-		if err == nil || !strings.Contains(err.Error(), "MESSAGE_TOO_LARGE") {
-			t.Errorf("the session ended with %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("the session goes on")
+	err := untilRefused(t, r, f)
+	if err == nil || !strings.Contains(err.Error(), "MESSAGE_TOO_LARGE") {
+		t.Errorf("the session ended with %v", err)
 	}
 	if now := f.Status(); now.Buffered != 0 || now.Bytes != 0 {
 		t.Errorf("the session ended, and the status is %+v", now)
+	}
+}
+
+// untilRefused writes rows until the session ends: the broker applies a property of the topic a moment
+// after it accepted it, and takes rows until then.
+func untilRefused(t *testing.T, r *rig, f *zombie) error {
+	t.Helper()
+	for n, end := 0, time.After(time.Minute); ; n++ {
+		rows := make([]capturetest.Row, 20)
+		for i := range rows {
+			rows[i] = capturetest.Row{ID: fmt.Sprint(n, " ", i), Group: store.GroupOf(fmt.Sprint("g", i)), Payload: strings.Repeat("x", 5000)}
+		}
+		r.Begin(t, rows...)(true)
+		select {
+		case err := <-f.ended:
+			return err
+		case <-time.After(time.Second):
+		case <-end:
+			t.Fatal("the session goes on")
+		}
 	}
 }
 
