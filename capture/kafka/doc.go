@@ -47,9 +47,21 @@
 //   - give up a partition by ending its relay, and take one over by starting it: the epoch of the
 //     shard's own leadership is what keeps a former owner from writing,
 //   - let the feeder's name alone write heartbeats, prune, and serve requests of operators that concern
-//     the tables,
-//   - keep max.message.bytes of the topic at or above feed.Config.MaxRecordBytes, its cleanup.policy
-//     delete, and its retention above the longest time that a shard may lag.
+//     the tables.
+//
+// # Topic
+//
+// Both sides check the topic when they open it, and refuse settings that lose records:
+//
+//   - the number of partitions, which is part of the order,
+//   - unclean.leader.election.enable must be false,
+//   - min.insync.replicas must be 2 or more if there are several replicas, and at most their number,
+//   - cleanup.policy must not compact,
+//   - max.message.bytes must hold a record of feed.Config.MaxRecordBytes,
+//   - retention.ms must be 10 minutes or more.
+//
+// [Source.Diagnose] and Feeder.Diagnose return the same findings, and advice about settings that only
+// weaken the topic, for example a single replica.
 //
 // Rows without a group share a partition. Sources with a position for each row (MongoDB) must give one
 // row a batch: a place counts rows behind a position, and the ends of their batches are chance.

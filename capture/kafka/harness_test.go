@@ -236,7 +236,7 @@ func TestOnKafka(t *testing.T) {
 	t.Run("isolated", func(t *testing.T) { capturetest.RunIsolated(t, harness(c)) }) // alone
 	for name, test := range map[string]func(*testing.T, *servers.KafkaCluster){
 		"suite": testSuite, "a zombie leader": testAZombieLeader, "retention passed": testRetentionPassed, "relays": testRelays, "Kafka is down": testKafkaDown,
-		"records refused": testRefusedRecords,
+		"records refused": testRefusedRecords, "settings": testSettings,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // a test mostly waits

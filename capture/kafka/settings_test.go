@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -47,6 +48,40 @@ func untilRefused(t *testing.T, r *rig, f *zombie) error {
 		case <-end:
 			t.Fatal("the session goes on")
 		}
+	}
+}
+
+// testSettings: a feeder and a shard refuse a topic whose settings lose records, and name the setting
+// and the command that changes it.
+func testSettings(t *testing.T, c *servers.KafkaCluster) {
+	r := newRig(t, c, servers.Database(t, servers.Versions()[0]), 1)
+	r.stop()
+	src := r.source(t, r.config(0))
+	t.Cleanup(src.Close)
+	found, err := src.Diagnose(t.Context())
+	if err != nil || len(found) != 2 || found[0].Grade != store.GradeOK || found[1].Grade != store.GradeAdvice || !strings.Contains(found[1].Text, "1 replica") {
+		t.Errorf("a good topic of one replica has the findings %+v, %v", found, err)
+	}
+	r.set(t, "unclean.leader.election.enable", "true")
+	r.set(t, "max.message.bytes", "2000")
+	faults := func() int {
+		found, err = r.feeder.Diagnose(t.Context())
+		return store.CountFaults(found)
+	}
+	waitFor(t, "the broker applies the settings", func() bool { return faults() == 2 })
+	var setup *store.SetupError
+	err = r.feeder.Run(t.Context(), r.tables, r.marker)
+	for _, want := range []string{
+		"topic " + r.name, "unclean.leader.election.enable=true", "--add-config unclean.leader.election.enable=false",
+		"max.message.bytes=2000", "--add-config max.message.bytes=1901024",
+	} {
+		if !errors.As(err, &setup) || !strings.Contains(err.Error(), want) {
+			t.Errorf("the feeder ended with %v, want %s", err, want)
+		}
+	}
+	_, err = src.Open(t.Context(), store.Checkpoint{}, &capturetest.Tables{Viewer: r.tables})
+	if !errors.As(err, &setup) || !strings.Contains(err.Error(), "unclean.leader.election.enable=true") || strings.Contains(err.Error(), "max.message.bytes") {
+		t.Errorf("the shard's source ended with %v", err)
 	}
 }
 

@@ -163,17 +163,20 @@ func (s *Source) administrator() (*kadm.Client, error) {
 	return s.admin, nil
 }
 
-// origin returns the identity of the partition. It checks the number of partitions.
+// origin returns the identity of the partition. It checks the topic.
 func (s *Source) origin(ctx context.Context) (string, error) {
 	admin, err := s.administrator()
 	if err != nil {
 		return "", err
 	}
-	id, err := topic.Describe(ctx, admin, s.cfg.Topic, s.cfg.Partitions)
+	d, err := topic.Describe(ctx, admin, topic.Spec{Name: s.cfg.Topic, Partitions: s.cfg.Partitions})
+	if err == nil {
+		err = store.FaultError(d.Findings)
+	}
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("kafka/%s/%d/%d", id, s.cfg.Partitions, s.cfg.Partition), nil
+	return fmt.Sprintf("kafka/%s/%d/%d", d.ID, s.cfg.Partitions, s.cfg.Partition), nil
 }
 
 // checkOrigin refuses a checkpoint of another number of partitions.
@@ -225,16 +228,11 @@ func (s *Source) lost(ctx context.Context, offset int64) (lost *capture.LostErro
 
 // Diagnose implements store.Diagnoser.
 func (s *Source) Diagnose(ctx context.Context) ([]store.Finding, error) {
-	f := store.Finding{Grade: store.GradeOK, Subject: "topic " + s.cfg.Topic, Text: fmt.Sprintf("%d partitions", s.cfg.Partitions)}
-	_, err := s.origin(ctx)
-	var setup *store.SetupError
-	switch {
-	case errors.As(err, &setup):
-		f.Grade, f.Text, f.Remedy = store.GradeFault, setup.Problem, setup.Remedy
-	case err != nil:
-		f.Grade, f.Text, f.Remedy = store.GradeFault, err.Error(), "create the topic, or start its brokers"
+	admin, err := s.administrator()
+	if err != nil {
+		return nil, err
 	}
-	return []store.Finding{f}, nil
+	return topic.Diagnose(ctx, admin, topic.Spec{Name: s.cfg.Topic, Partitions: s.cfg.Partitions}), nil
 }
 
 // isOutOfRange reports whether Kafka has not the offset that was asked for.

@@ -1,18 +1,17 @@
 package feed
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/sluicebox/sluicebox/capture/kafka/internal/topic"
 	"github.com/sluicebox/sluicebox/store"
 )
-
-// batchBytes is what a batch of one record has beside its value: 61 bytes of header, and some for the
-// lengths.
-const batchBytes = 1 << 10
 
 // options returns the options that the order of records rests on. They win over the
 // caller's options; connect refuses options of the caller that they cannot undo.
@@ -22,7 +21,7 @@ func (f *Feeder) options() []kgo.Opt {
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.StopProducerOnDataLossDetected(), // else the client would begin new numbers behind a gap
 		kgo.ProducerLinger(0),
-		kgo.ProducerBatchMaxBytes(int32(f.cfg.MaxRecordBytes + batchBytes)),
+		kgo.ProducerBatchMaxBytes(int32(f.cfg.MaxRecordBytes + topic.BatchBytes)),
 		kgo.MaxBufferedRecords(math.MaxInt32), // session.room limits the bytes
 		kgo.MaxBufferedBytes(0),
 		kgo.RecordRetries(math.MaxInt), // an outage of Kafka ends no session
@@ -50,4 +49,18 @@ func (f *Feeder) connect() (*kgo.Client, error) {
 		}
 	}
 	return client, nil
+}
+
+// Diagnose implements store.Diagnoser. It checks the topic, also while no session runs.
+func (f *Feeder) Diagnose(ctx context.Context) ([]store.Finding, error) {
+	client, err := f.connect()
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	return topic.Diagnose(ctx, kadm.NewClient(client), f.spec()), nil
+}
+
+func (f *Feeder) spec() topic.Spec {
+	return topic.Spec{Name: f.cfg.Topic, Partitions: f.cfg.Partitions, RecordBytes: f.cfg.MaxRecordBytes}
 }

@@ -166,7 +166,11 @@ type session struct {
 // lead raises the epoch, writes it into every partition, and returns the checkpoint. With the epoch no
 // other feeder saves one any more.
 func (s *session) lead(ctx context.Context) (at store.Checkpoint, err error) {
-	if _, err := topic.Describe(ctx, kadm.NewClient(s.client), s.f.cfg.Topic, s.f.cfg.Partitions); err != nil {
+	d, err := topic.Describe(ctx, kadm.NewClient(s.client), s.f.spec())
+	if err == nil {
+		err = store.FaultError(d.Findings)
+	}
+	if err != nil {
 		return at, fmt.Errorf("feed: %w", err)
 	}
 	if s.epoch, err = s.tables.AcquireLeadership(ctx); err != nil {
@@ -179,7 +183,7 @@ func (s *session) lead(ctx context.Context) (at store.Checkpoint, err error) {
 	if err := s.all(ctx, func(to toPartition) error { return s.split.Lead(ackedOf(at), to) }); err != nil {
 		return at, err
 	}
-	s.f.status.lead(s.epoch)
+	s.f.status.lead(s.epoch, d.Findings)
 	s.f.cfg.Observer.Leads(s.epoch)
 	return at, nil
 }

@@ -23,6 +23,8 @@ type Status struct {
 	WaitingSince time.Time
 	// Problem is the last error of a connection since then.
 	Problem error
+	// Advice are the settings of the topic that weaken it, as the session found them at its start.
+	Advice []store.Finding
 }
 
 // Status returns the present state. It may be called at any time.
@@ -50,10 +52,10 @@ func (s *status) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Co
 	s.now.Problem = err
 }
 
-func (s *status) lead(epoch store.Epoch) {
+func (s *status) lead(epoch store.Epoch, advice []store.Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.now.Epoch, s.now.Problem = epoch, nil
+	s.now.Epoch, s.now.Problem, s.now.Advice = epoch, nil, advice
 }
 
 func (s *status) sent(bytes int) {

@@ -1,30 +1,111 @@
-// Package topic describes the topic between capture and dispatch, for both of its sides.
+// Package topic checks the topic between capture and dispatch, for both of its sides.
 package topic
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Describe returns the id of a topic. The error is a *store.SetupError if the topic has another number of
-// partitions.
-func Describe(ctx context.Context, admin *kadm.Client, name string, partitions int) (kadm.TopicID, error) {
-	topics, err := admin.ListTopics(ctx, name)
+// Spec is what a feeder or a shard needs of a topic.
+type Spec struct {
+	Name       string
+	Partitions int
+	// RecordBytes is the largest record that a feeder appends, 0 for a shard.
+	RecordBytes int
+}
+
+// BatchBytes is what a batch of one record has beside its value: 61 bytes of header, and some for the
+// lengths.
+const BatchBytes = 1 << 10
+
+// Description is the state of a topic.
+type Description struct {
+	ID kadm.TopicID
+	// Findings are all settings that lose records or weaken the topic: the faults, then the
+	// advice.
+	Findings []store.Finding
+}
+
+// Describe reads a topic and its settings. The error is a *store.SetupError if the topic has another
+// number of partitions. A client without the right to read the settings gets advice in their place.
+func Describe(ctx context.Context, admin *kadm.Client, spec Spec) (d Description, err error) {
+	topics, err := admin.ListTopics(ctx, spec.Name)
 	if err != nil {
-		return kadm.TopicID{}, fmt.Errorf("describe topic %s: %w", name, err)
+		return d, fmt.Errorf("describe topic %s: %w", spec.Name, err)
 	}
-	topic := topics[name]
+	topic := topics[spec.Name]
+	if errors.Is(topic.Err, kerr.UnknownTopicOrPartition) {
+		return d, fmt.Errorf("describe topic %s: %w; create it: %s", spec.Name, topic.Err, createCommand(spec))
+	}
 	if topic.Err != nil {
-		return kadm.TopicID{}, fmt.Errorf("describe topic %s: %w", name, topic.Err)
+		return d, fmt.Errorf("describe topic %s: %w", spec.Name, topic.Err)
 	}
-	if n := len(topic.Partitions); n != partitions {
-		return kadm.TopicID{}, Resized(name, n, partitions)
+	if n := len(topic.Partitions); n != spec.Partitions {
+		return d, Resized(spec.Name, n, spec.Partitions)
 	}
-	return topic.ID, nil
+	d.ID = topic.ID
+	settings, err := readSettings(ctx, admin, spec.Name)
+	switch {
+	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
+		d.Findings = []store.Finding{{
+			Grade: store.GradeAdvice, Subject: "topic " + spec.Name, Text: "its settings cannot be read, and are not checked: " + err.Error(),
+			Remedy: fmt.Sprintf("kafka-acls.sh --bootstrap-server … --add --allow-principal User:… --operation DescribeConfigs --topic %s", spec.Name),
+		}}
+		return d, nil
+	case err != nil:
+		return d, fmt.Errorf("describe settings of topic %s: %w", spec.Name, err)
+	}
+	d.Findings = check(spec, replicas(topic.Partitions), settings)
+	return d, nil
+}
+
+// Diagnose returns all findings about a topic, and one that it is usable if there is no fault.
+func Diagnose(ctx context.Context, admin *kadm.Client, spec Spec) []store.Finding {
+	f := store.Finding{Grade: store.GradeFault, Subject: "topic " + spec.Name}
+	d, err := Describe(ctx, admin, spec)
+	var setup *store.SetupError
+	switch {
+	case errors.As(err, &setup):
+		f.Text, f.Remedy = setup.Problem, setup.Remedy
+		return []store.Finding{f}
+	case err != nil:
+		f.Text, f.Remedy = err.Error(), "create the topic, or start its brokers"
+		return []store.Finding{f}
+	case store.CountFaults(d.Findings) == 0:
+		f.Grade, f.Text = store.GradeOK, fmt.Sprintf("%d partitions", spec.Partitions)
+		return append([]store.Finding{f}, d.Findings...)
+	}
+	return d.Findings
+}
+
+func createCommand(spec Spec) string {
+	return fmt.Sprintf("kafka-topics.sh --bootstrap-server … --create --topic %s --partitions %d --replication-factor 3 --config min.insync.replicas=2", spec.Name, spec.Partitions)
+}
+
+// readSettings returns the settings of a topic, by name.
+func readSettings(ctx context.Context, admin *kadm.Client, name string) (map[string]string, error) {
+	all, err := admin.DescribeTopicConfigs(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	of, err := all.On(name, nil)
+	if err = errors.Join(err, of.Err); err != nil {
+		return nil, err
+	}
+	settings := make(map[string]string, len(of.Configs))
+	for i := range of.Configs {
+		if of.Configs[i].Value != nil {
+			settings[of.Configs[i].Key] = *of.Configs[i].Value
+		}
+	}
+	return settings, nil
 }
 
 // Resized is the error of a topic with another number of partitions than is configured.
@@ -33,4 +114,13 @@ func Resized(name string, has, configured int) *store.SetupError {
 		Problem: fmt.Sprintf("topic %s has %d partitions, and %d are configured", name, has, configured),
 		Remedy:  "rows of a group would change their partition: configure the number that the topic has, or move to a new topic",
 	}
+}
+
+// replicas returns how many replicas each partition has at least.
+func replicas(partitions kadm.PartitionDetails) int {
+	least := math.MaxInt
+	for _, p := range partitions {
+		least = min(least, len(p.Replicas))
+	}
+	return least
 }
