@@ -28,11 +28,18 @@
 // records is noticed too. The shard then takes a snapshot: the rows of the tables whose
 // partition is its own.
 //
+// # Large rows
+//
+// A payload that is too large for a record stays in its table, and the claim reads it. Attributes and the
+// name of a group are needed before a claim, so a row with many bytes of them has several records, which
+// the source joins. A place to begin at is never between them.
+//
 // # Snapshot
 //
 // A snapshot needs a running feeder, because markers of the database's log tell where it is. A row
 // before the first marker may be committed without being visible, while a commit waits for a
-// standby. Such a row is left to the sweep.
+// standby. Such a row is left to the sweep. If the feeder loses the database's log between the two
+// markers of a snapshot, the source takes another one.
 //
 // # Wiring
 //

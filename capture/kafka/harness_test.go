@@ -27,10 +27,12 @@ import (
 const createTable = `CREATE TABLE outbox_events (
 	id text PRIMARY KEY, message_group text, payload text, status text NOT NULL DEFAULT 'PENDING',
 	retry_count int NOT NULL DEFAULT 0, created_at timestamptz NOT NULL DEFAULT now(),
-	processed_at timestamptz, error_message text); CREATE TABLE unrelated (n int)`
+	processed_at timestamptz, error_message text, headers text); CREATE TABLE unrelated (n int)`
 
 func outboxes() []store.Outbox {
-	return []store.Outbox{{Name: "shop", Table: "outbox_events", Layout: store.FlowCatalyst(), Kind: "EVENT"}}
+	layout := store.FlowCatalyst()
+	layout.Attributes = []store.AttributeColumn{{Name: "headers", Column: "headers"}}
+	return []store.Outbox{{Name: "shop", Table: "outbox_events", Layout: layout, Kind: "EVENT"}}
 }
 
 // rig is a database and a topic, which a feeder fills.
@@ -237,6 +239,7 @@ func TestOnKafka(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *servers.KafkaCluster){
 		"suite": testSuite, "a zombie leader": testAZombieLeader, "retention passed": testRetentionPassed, "relays": testRelays, "Kafka is down": testKafkaDown,
 		"records refused": testRefusedRecords, "settings": testSettings,
+		"large rows": testLargeRows, "a slow snapshot": testASlowSnapshot, "a gap in a snapshot": testAGapInASnapshot,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // a test mostly waits

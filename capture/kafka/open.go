@@ -10,6 +10,7 @@ import (
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/kafka/internal/record"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // remarkAfter is how long a snapshot waits for a marker before it writes another: a feeder that
@@ -19,8 +20,26 @@ const remarkAfter = time.Second
 // snapshotMark begins the tokens of snapshots, which no batch has.
 const snapshotMark = "snapshot-"
 
-// Open implements capture.Source. A snapshot waits until a feeder runs.
+// reopenInterval is the pause before a snapshot is taken again.
+const reopenInterval = 100 * time.Millisecond
+
+// Open implements capture.Source. A snapshot waits until a feeder runs. If the partition is lost behind
+// the snapshot's position, for example because the feeder has lost the database's log, then Open takes
+// another one.
 func (s *Source) Open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
+	for {
+		opened, err := s.open(ctx, at, tables)
+		var lost *capture.LostError
+		if !errors.As(err, &lost) {
+			return opened, err
+		}
+		if err := backoff.Sleep(ctx, reopenInterval); err != nil {
+			return opened, err
+		}
+	}
+}
+
+func (s *Source) open(ctx context.Context, at store.Checkpoint, tables capture.Tables) (capture.OpenResult, error) {
 	if err := s.checkOrigin(at.Origin); err != nil {
 		return capture.OpenResult{}, err
 	}
@@ -105,9 +124,8 @@ func (s *Source) findMarker(ctx context.Context) (record.Place, error) {
 		if err != nil {
 			return record.Place{}, err
 		}
-		place, err := s.awaitMarker(ctx, r, func(got *record.Record, offset int64) (record.Place, bool, error) {
-			return record.Place{Offset: offset + 1, Epoch: got.Epoch, Number: got.Number + 1, Done: got.End}, got.Kind == record.Mark, nil
-		})
+		got, offset, err := s.awaitMarker(ctx, r, func(*record.Record, int64) (bool, error) { return true, nil })
+		place := record.Place{Offset: offset + 1, Epoch: got.Epoch, Number: got.Number + 1, Done: got.End}
 		r.close()
 		if err != nil {
 			return place, err
@@ -126,52 +144,56 @@ func (s *Source) readMarked(ctx context.Context, from record.Place, take func(*r
 		return err
 	}
 	defer r.close()
-	_, err = s.awaitMarker(ctx, r, func(got *record.Record, _ int64) (record.Place, bool, error) {
-		fresh, err := r.place.Take(got, s.cfg.Database.Compare)
+	_, _, err = s.awaitMarker(ctx, r, func(got *record.Record, offset int64) (bool, error) {
+		fresh, err := r.take(got, offset)
 		if fresh && got.Kind == record.Row {
 			take(got)
 		}
-		return r.place, fresh && got.Kind == record.Mark, err
+		return fresh, err
 	})
 	return err
 }
 
-// taker returns the place behind a record, and whether a marker there counts.
-type taker func(got *record.Record, offset int64) (record.Place, bool, error)
+// taker takes a record at an offset, and reports whether a marker there counts.
+type taker func(got *record.Record, offset int64) (counts bool, err error)
 
-// awaitMarker writes a marker and passes records until it has it.
-func (s *Source) awaitMarker(ctx context.Context, r *reader, take taker) (record.Place, error) {
+// awaitMarker writes a marker and passes records until it has it. It returns the marker and its offset.
+func (s *Source) awaitMarker(ctx context.Context, r *reader, take taker) (mark record.Record, offset int64, err error) {
 	token := snapshotMark + rand.Text()
 	for {
 		if err := s.Mark(ctx, token); err != nil {
-			return record.Place{}, err
+			return mark, 0, err
 		}
-		place, found, err := s.passMarker(ctx, r, token, take)
-		if found || err != nil {
-			return place, err
+		mark, offset, err = s.passMarker(ctx, r, token, take)
+		if mark.Token == token || err != nil {
+			return mark, offset, err
 		}
 	}
 }
 
-// passMarker passes records until it has a marker, or until it is time for another marker.
-func (s *Source) passMarker(ctx context.Context, r *reader, token string, take taker) (place record.Place, found bool, err error) {
+// passMarker passes records until it has a marker, or until it is time for another marker. All records of
+// a poll are passed, also if the time for them ends meanwhile.
+func (s *Source) passMarker(ctx context.Context, r *reader, token string, take taker) (mark record.Record, offset int64, err error) {
 	wait, cancel := context.WithTimeout(ctx, remarkAfter)
 	defer cancel()
-	for wait.Err() == nil {
-		records, err := r.poll(wait, s.cfg.MaxBatchRows)
-		if err != nil && wait.Err() == nil {
-			return place, false, err
-		}
+	for {
+		records, pollErr := r.poll(wait, s.cfg.MaxBatchRows)
 		for _, rec := range records {
-			got, err := record.Parse(rec.Value)
+			got, err := r.parse(rec)
 			if err != nil {
-				return place, false, err
+				return mark, 0, err
 			}
-			place, counts, err := take(&got, rec.Offset)
-			if err != nil || counts && got.Token == token {
-				return place, true, err
+			counts, err := take(&got, rec.Offset)
+			if err != nil || counts && got.Kind == record.Mark && got.Token == token {
+				return got, rec.Offset, err
 			}
+		}
+		switch {
+		case pollErr == nil:
+		case wait.Err() != nil && errors.Is(pollErr, wait.Err()):
+			return mark, 0, ctx.Err()
+		default:
+			return mark, 0, pollErr
 		}
 	}
-	return place, false, ctx.Err()
 }

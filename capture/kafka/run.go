@@ -25,7 +25,7 @@ const (
 // reader reads the partition from a place on.
 type reader struct {
 	src    *Source
-	place  record.Place
+	at     record.Cursor
 	client *kgo.Client
 
 	ctx  context.Context // ends with the run, or with its connection
@@ -34,7 +34,7 @@ type reader struct {
 
 // newReader begins to fetch. The caller closes it.
 func (s *Source) newReader(ctx context.Context, place record.Place) (*reader, error) {
-	r := &reader{src: s, place: place}
+	r := &reader{src: s, at: record.NewCursor(place)}
 	r.ctx, r.lose = context.WithCancelCause(ctx)
 	client, err := kgo.NewClient(append(append([]kgo.Opt{}, s.cfg.Client...),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.cfg.Topic: {int32(s.cfg.Partition): kgo.NewOffset().At(place.Offset)}}),
@@ -72,22 +72,27 @@ func (r *reader) check(key int16, err error) {
 	}
 }
 
-// poll waits for records. ctx may end earlier than the run.
+// poll waits for records, until the run or ctx ends. Records and an error may come together: the client
+// does not return these records again, so the caller must take them before the error.
 func (r *reader) poll(ctx context.Context, most int) ([]*kgo.Record, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
-	fetches := r.client.PollRecords(ctx, most)
+	return r.polled(ctx, r.client.PollRecords(ctx, most))
+}
+
+// polled returns the records and the error of a poll that ended with ctx or without it.
+func (r *reader) polled(ctx context.Context, fetches kgo.Fetches) ([]*kgo.Record, error) {
+	records := fetches.Records()
 	if err := context.Cause(r.ctx); err != nil {
-		return nil, fmt.Errorf("%s: %w", r.src, err)
+		return records, fmt.Errorf("%s: %w", r.src, err)
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	for _, f := range fetches.Errors() {
+		if ctx.Err() == nil || !errors.Is(f.Err, ctx.Err()) {
+			return records, r.failure(f.Err)
+		}
 	}
-	if all := fetches.Errors(); len(all) > 0 {
-		return nil, r.failure(all[0].Err)
-	}
-	return fetches.Records(), nil
+	return records, ctx.Err()
 }
 
 // failure returns the error of a fetch.
@@ -101,21 +106,25 @@ func (r *reader) failure(err error) error {
 	return fmt.Errorf("%s: %w", r.src, err)
 }
 
-// take parses a record and advances the place behind it.
-func (r *reader) take(rec *kgo.Record) (got record.Record, fresh bool, err error) {
+// parse reads a record.
+func (r *reader) parse(rec *kgo.Record) (got record.Record, err error) {
 	if got, err = record.Parse(rec.Value); err != nil {
-		return got, false, &store.SetupError{Problem: fmt.Sprintf("%s: offset %d: %v", r.src, rec.Offset, err), Remedy: "no other program may write into this topic"}
+		return got, &store.SetupError{Problem: fmt.Sprintf("%s: offset %d: %v", r.src, rec.Offset, err), Remedy: "no other program may write into this topic"}
 	}
 	if got.Kind == record.Leader && got.Partitions != r.src.cfg.Partitions {
-		return got, false, topic.Resized(r.src.cfg.Topic, got.Partitions, r.src.cfg.Partitions)
+		return got, topic.Resized(r.src.cfg.Topic, got.Partitions, r.src.cfg.Partitions)
 	}
-	fresh, err = r.place.Take(&got, r.src.cfg.Database.Compare)
+	return got, nil
+}
+
+// take advances the place behind a record.
+func (r *reader) take(got *record.Record, offset int64) (fresh bool, err error) {
+	fresh, err = r.at.Take(got, offset, r.src.cfg.Database.Compare)
 	var gap *record.GapError
 	if errors.As(err, &gap) {
-		err = &capture.LostError{Reason: fmt.Sprintf("%s: offset %d: %v", r.src, rec.Offset, gap)}
+		err = &capture.LostError{Reason: fmt.Sprintf("%s: offset %d: %v", r.src, offset, gap)}
 	}
-	r.place.Offset = rec.Offset + 1
-	return got, fresh, err
+	return fresh, err
 }
 
 // Run implements capture.Source.
@@ -138,16 +147,18 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	}
 	defer r.close()
 	s.resume.Connected()
-	for span.Until == "" || s.Compare(r.place.Position(), span.Until) < 0 {
+	for !r.reached(span.Until) {
 		records, err := r.poll(ctx, s.cfg.MaxBatchRows)
-		if err != nil {
-			return err
-		}
-		if err := r.send(ctx, records, span.Until, out); err != nil {
+		if err := errors.Join(r.send(ctx, records, span.Until, out), err); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// reached reports whether the reader is at a position or behind it.
+func (r *reader) reached(until store.Position) bool {
+	return until != "" && r.src.Compare(r.at.Whole.Position(), until) >= 0
 }
 
 // Publish implements capture.Publisher. It checks the topic, which the feeder fills.
@@ -172,18 +183,26 @@ func (s *Source) Tap(ctx context.Context, out chan<- capture.Batch, begun func()
 	}
 	defer r.close()
 	begun()
+	var rows record.Joiner
 	for {
 		records, err := r.poll(ctx, s.cfg.MaxBatchRows)
-		if err != nil {
-			return err
-		}
 		b := &batch{}
 		for _, rec := range records {
-			got, err := record.Parse(rec.Value)
+			got, err := r.parse(rec)
 			if err != nil {
 				return err
 			}
-			r.add(b, &got, len(rec.Value))
+			complete, err := rows.Join(&got)
+			var gap *record.GapError
+			if err != nil && !errors.As(err, &gap) { // a gap: its row began earlier, or comes again
+				return err
+			}
+			if complete {
+				r.add(b, &got, len(rec.Value))
+			}
+		}
+		if err != nil {
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -205,10 +224,14 @@ type batch struct {
 func (r *reader) send(ctx context.Context, records []*kgo.Record, until store.Position, out chan<- capture.Batch) error {
 	b := &batch{}
 	for _, rec := range records {
-		if until != "" && r.src.Compare(r.place.Position(), until) >= 0 {
+		if r.reached(until) {
 			break
 		}
-		got, fresh, err := r.take(rec)
+		before, fresh := r.at.Whole, false
+		got, err := r.parse(rec)
+		if err == nil {
+			fresh, err = r.take(&got, rec.Offset)
+		}
 		if err != nil {
 			return errors.Join(r.flush(ctx, b, out), err) // what came before is in order
 		}
@@ -220,7 +243,9 @@ func (r *reader) send(ctx context.Context, records []*kgo.Record, until store.Po
 		if fresh {
 			r.add(b, &got, len(rec.Value))
 		}
-		b.at, b.moved = r.place, true
+		if r.at.Whole != before {
+			b.at, b.moved = r.at.Whole, true
+		}
 		if len(b.Items) == r.src.cfg.MaxBatchRows || b.bytes >= r.src.cfg.MaxBatchBytes {
 			if err := r.flush(ctx, b, out); err != nil {
 				return err
@@ -249,7 +274,7 @@ func (r *reader) flush(ctx context.Context, b *batch, out chan<- capture.Batch) 
 
 // add adds a record of a size to a batch.
 func (r *reader) add(b *batch, got *record.Record, size int) {
-	b.bytes += size
+	b.bytes += max(size, got.Item.Bytes()) // the size of a row's last part is not its own
 	switch got.Kind {
 	case record.Mark:
 		if !strings.HasPrefix(got.Token, snapshotMark) {

@@ -39,8 +39,9 @@ type Config struct {
 	Partitions int
 	// Outboxes are the tables of the source.
 	Outboxes []store.Outbox
-	// MaxRecordBytes limits a record, like max.message.bytes of the topic. 0 is 1 000 000. A row
-	// with a larger payload goes without its content, and the claim reads it.
+	// MaxRecordBytes limits a record, like max.message.bytes of the topic. 0 is 1 000 000, and 4096
+	// is the least. A row with a larger payload goes without its content, and the claim reads it.
+	// Attributes or a group that are larger make several records of a row.
 	MaxRecordBytes int
 	// MaxBufferedBytes limits what waits for Kafka. 0 is 32 MiB.
 	MaxBufferedBytes int
@@ -65,8 +66,13 @@ const (
 	defaultIdleInterval  = time.Second
 )
 
-// rowBytes is kept free in a record for the texts of a row beside its payload.
-const rowBytes = 64 << 10
+const (
+	// rowBytes is kept free in a record for the texts of a row beside its payload. A row with more
+	// of them has several records.
+	rowBytes = 64 << 10
+
+	minRecordBytes = 4 << 10
+)
 
 // Tables is what a feeder needs of the database.
 type Tables interface {
@@ -88,7 +94,9 @@ func New(cfg Config) (*Feeder, error) {
 		return nil, &store.SetupError{Problem: "feed: there is no topic", Remedy: "name one"}
 	case cfg.Partitions <= 0:
 		return nil, &store.SetupError{Problem: fmt.Sprintf("feed: %d partitions", cfg.Partitions), Remedy: "name the number of partitions of the topic"}
-	case cfg.MaxRecordBytes < 0 || cfg.MaxBufferedBytes < 0 || cfg.IdleInterval < 0:
+	case cfg.MaxRecordBytes != 0 && cfg.MaxRecordBytes < minRecordBytes:
+		return nil, &store.SetupError{Problem: fmt.Sprintf("feed: records of %d bytes", cfg.MaxRecordBytes), Remedy: fmt.Sprintf("use at least %d", minRecordBytes)}
+	case cfg.MaxBufferedBytes < 0 || cfg.IdleInterval < 0:
 		return nil, &store.SetupError{Problem: "feed: a limit is negative", Remedy: "remove it"}
 	}
 	for i := range cfg.Outboxes {
@@ -177,6 +185,7 @@ func (s *session) lead(ctx context.Context) (at store.Checkpoint, err error) {
 		return at, fmt.Errorf("feed: acquire leadership: %w", err)
 	}
 	s.split, s.progress = record.NewSplitter(s.epoch, s.f.cfg.Partitions, ""), newProgress(s.epoch, s.f.cfg.Partitions)
+	s.split.MaxBytes = s.f.cfg.MaxRecordBytes
 	if at, err = s.tables.LoadCheckpoint(ctx); err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
 		return at, fmt.Errorf("feed: load checkpoint: %w", err)
 	}
@@ -312,12 +321,6 @@ func (s *session) produce(e *entry) func(int, *record.Record) error {
 	return func(partition int, r *record.Record) error {
 		rec := s.record(partition, r)
 		size := len(rec.Value)
-		if size > s.f.cfg.MaxRecordBytes {
-			return &store.SetupError{
-				Problem: fmt.Sprintf("feed: row %s of outbox %s makes a record of %d bytes without its payload, the limit is %d", r.Item.ID, r.Item.Outbox, size, s.f.cfg.MaxRecordBytes),
-				Remedy:  "raise max.message.bytes of the topic and the limit of records",
-			}
-		}
 		if err := s.room.Acquire(s.appending, int64(size)); err != nil {
 			return context.Cause(s.appending)
 		}

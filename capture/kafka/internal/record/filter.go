@@ -70,7 +70,7 @@ func (p *Place) Take(r *Record, compare func(a, b store.Position) int) (fresh bo
 	case Row, End:
 		return p.takeRow(r, compare), nil
 	}
-	return r.Kind == Mark || r.Kind == Idle, nil
+	return r.Kind == Mark || r.Kind == Idle || r.Kind == Part, nil
 }
 
 func (p *Place) takeRow(r *Record, compare func(a, b store.Position) int) (fresh bool) {
@@ -84,4 +84,69 @@ func (p *Place) takeRow(r *Record, compare func(a, b store.Position) int) (fresh
 		p.Done, p.Index = r.End, 0
 	}
 	return fresh
+}
+
+// Joiner joins the Parts of rows. The zero value is ready.
+type Joiner struct {
+	epoch store.Epoch // of the row
+	parts []byte      // nil between rows
+}
+
+// Join reports whether a record is complete. The last Part of a row is replaced by the row. The error is a
+// *GapError for a Part that does not follow the one before it.
+func (j *Joiner) Join(r *Record) (complete bool, err error) {
+	if r.Epoch > j.epoch {
+		j.epoch, j.parts = r.Epoch, nil // the former feeder's row is not finished, and written again
+	}
+	if r.Kind != Part {
+		return true, nil
+	}
+	if r.Epoch < j.epoch || r.First != (j.parts == nil) {
+		return false, &GapError{fmt.Sprintf("record %d of epoch %d is a part of a row, and not in its place", r.Number, r.Epoch)}
+	}
+	if j.parts = append(j.parts, r.Data...); !r.Last {
+		return false, nil
+	}
+	row, err := Parse(j.parts)
+	j.parts = nil
+	if err == nil && row.Kind != Row {
+		err = fmt.Errorf("the parts of a row have kind %d", row.Kind)
+	}
+	row.Epoch, row.Number = r.Epoch, r.Number
+	*r = row
+	return err == nil, err
+}
+
+// Cursor is how far a shard reads its partition. It joins the Parts of a row.
+type Cursor struct {
+	Place
+	// Whole is the place behind the last record that was no Part with others to come. Only it is a
+	// place to begin at.
+	Whole Place
+
+	joiner Joiner
+}
+
+// NewCursor returns a cursor at a place.
+func NewCursor(at Place) Cursor { return Cursor{Place: at, Whole: at} }
+
+// Take advances the cursor behind a record at an offset, as Place.Take does. It replaces the last Part of
+// a row by the row.
+func (c *Cursor) Take(r *Record, offset int64, compare func(a, b store.Position) int) (fresh bool, err error) {
+	number := c.Number
+	fresh, err = c.Place.Take(r, compare)
+	c.Offset = offset + 1
+	if err == nil && c.Number != number { // not a late record
+		part := r.Kind == Part
+		complete, joinErr := c.joiner.Join(r)
+		if err = joinErr; complete && part {
+			fresh = c.takeRow(r, compare)
+		} else {
+			fresh = fresh && complete
+		}
+	}
+	if c.joiner.parts == nil {
+		c.Whole = c.Place
+	}
+	return fresh, err
 }

@@ -16,6 +16,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -37,8 +38,11 @@ const (
 	Mark
 	// End ends a transaction whose last part has no row for this partition.
 	End
+	// Part is a part of a Row that is too large for one record, because of its attributes or its
+	// group. The next Parts follow it.
+	Part
 
-	kinds = End
+	kinds = Part
 )
 
 // Record is one record of a partition.
@@ -65,10 +69,20 @@ type Record struct {
 	Token string     // of a Mark, without the partition
 	Time  time.Time  // of a Mark: when it was committed
 	Item  store.Item // of a Row, without Seq and Captured
+
+	// First and Last tell the Parts of a row apart; Data are bytes of the Row.
+	First, Last bool
+	Data        []byte
 }
 
 // version is the first byte of a record. Another one has another format.
 const version = 1
+
+// Flags of a part.
+const (
+	isFirst = 1 << iota
+	isLast
+)
 
 // Flags of a row.
 const (
@@ -102,6 +116,9 @@ func (r *Record) Append(b []byte) []byte {
 		b = binary.AppendUvarint(b, r.Index)
 		b = appendText(b, r.End)
 		b = appendItem(b, &r.Item)
+	case Part:
+		b = append(b, bit(isFirst, r.First)|bit(isLast, r.Last))
+		b = append(b, r.Data...)
 	}
 	return b
 }
@@ -172,6 +189,10 @@ func Parse(b []byte) (Record, error) {
 	case Row:
 		r.After, r.Index, r.End = store.Position(p.text()), p.uint(), store.Position(p.text())
 		p.item(&r.Item)
+	case Part:
+		flags := p.byte()
+		r.First, r.Last, r.Data = flags&isFirst != 0, flags&isLast != 0, slices.Clone(p.rest)
+		p.rest = nil
 	}
 	if p.err == nil && len(p.rest) > 0 {
 		p.err = fmt.Errorf("%d bytes are left", len(p.rest))
@@ -196,6 +217,16 @@ func (p *parser) fail() {
 		p.err = errShort
 	}
 	p.rest = nil
+}
+
+func (p *parser) byte() byte {
+	if len(p.rest) == 0 {
+		p.fail()
+		return 0
+	}
+	b := p.rest[0]
+	p.rest = p.rest[1:]
+	return b
 }
 
 func (p *parser) uint() uint64 {
@@ -235,12 +266,7 @@ func (p *parser) bytes() []byte {
 func (p *parser) text() string { return string(p.bytes()) }
 
 func (p *parser) item(it *store.Item) {
-	if len(p.rest) == 0 {
-		p.fail()
-		return
-	}
-	flags := p.rest[0]
-	p.rest = p.rest[1:]
+	flags := p.byte()
 	it.Outbox, it.ID, it.Kind = p.text(), p.text(), p.text()
 	it.Group = store.Group{Name: p.text(), Valid: flags&hasGroup != 0}
 	it.Txn, it.RetryCount, it.Committed = store.Txn(p.uint()), int(p.uint()), p.time()

@@ -3,9 +3,11 @@ package record
 import (
 	"bytes"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -24,6 +26,7 @@ func samples() []Record {
 		}},
 		{Kind: Row, Item: store.Item{Group: store.GroupOf(""), Payload: []byte{}, Attributes: store.Attributes{}}},
 		{Kind: Row, Item: store.Item{PayloadSize: 5 << 20}},
+		{Kind: Part, Epoch: 7, Number: 9, First: true, Data: []byte{}},
 	}
 }
 
@@ -39,6 +42,43 @@ func TestRecords(t *testing.T) {
 			if _, err := Parse(b[:n]); err == nil {
 				t.Errorf("%d of %d bytes of a record of kind %d were accepted", n, len(b), r.Kind)
 			}
+		}
+	}
+}
+
+// A Part ends where its record ends. The row that its parts make is parsed as a whole.
+func TestParts(t *testing.T) {
+	row := samples()[5]
+	row.Item.Group = store.GroupOf(strings.Repeat("g", 1000))
+	s := NewSplitter(7, 1, row.After)
+	s.MaxBytes = 400
+	var got []Record
+	batch := capture.Batch{Position: row.End, Items: []store.Item{row.Item}}
+	if err := s.Split(&batch, func(_ int, r *Record) error { got = append(got, *r); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) < 3 {
+		t.Fatalf("got %d records, want the parts of a row of over 1000 bytes", len(got))
+	}
+	c := NewCursor(Place{Epoch: 7, Done: row.After})
+	for i := range got {
+		text := got[i].Append(nil)
+		if len(text) > s.MaxBytes {
+			t.Errorf("part %d has %d bytes, want at most %d", i, len(text), s.MaxBytes)
+		}
+		r, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := c.Whole
+		fresh, err := c.Take(&r, int64(i), comparePositions)
+		switch last := i == len(got)-1; {
+		case err != nil:
+			t.Fatal(err)
+		case !last && (fresh || c.Whole != before):
+			t.Errorf("part %d of %d: fresh %v, and the place to begin at moved from %+v to %+v", i, len(got), fresh, before, c.Whole)
+		case last && (!fresh || !reflect.DeepEqual(r.Item, row.Item) || c.Whole.Offset != int64(len(got)) || c.Whole.Done != row.End):
+			t.Errorf("the last part: fresh %v, place %+v, row %+v, want %+v", fresh, c.Whole, r.Item, row.Item)
 		}
 	}
 }

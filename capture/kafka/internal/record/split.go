@@ -36,6 +36,9 @@ func markPartition(token string, partitions int) (int, string) {
 
 // Splitter makes records of the batches of one feeder.
 type Splitter struct {
+	// MaxBytes, if set, is the size above which a row becomes several Parts.
+	MaxBytes int
+
 	epoch store.Epoch
 	parts []part
 	after store.Position // the last position of the log
@@ -75,6 +78,38 @@ func (s *Splitter) emit(partition int, r *Record, to func(partition int, r *Reco
 	p.number++
 	p.idle = false
 	return to(partition, r)
+}
+
+// rowBytes is what a record has beside its texts and its content: three positions' lengths, numbers, and
+// the lengths of texts.
+const rowBytes = 128
+
+// attributeBytes are the lengths of an attribute's texts.
+const attributeBytes = 20
+
+// fits reports whether a row is surely within a number of bytes.
+func (r *Record) fits(most int) bool {
+	return r.Item.Bytes()+len(r.Item.Outbox)+len(r.After)+len(r.End)+rowBytes+attributeBytes*len(r.Item.Attributes) <= most
+}
+
+// row passes the record of a row, or its Parts. Their bytes are those of the row, so the shard needs
+// no table to read it, and the row keeps its place in the order.
+func (s *Splitter) row(partition int, r *Record, to func(partition int, r *Record) error) error {
+	if s.MaxBytes == 0 || r.fits(s.MaxBytes) {
+		return s.emit(partition, r, to)
+	}
+	text := r.Append(nil)
+	if len(text)+rowBytes <= s.MaxBytes {
+		return s.emit(partition, r, to)
+	}
+	size := max(1, s.MaxBytes-rowBytes)
+	for from := 0; from < len(text); from += size {
+		end := min(from+size, len(text))
+		if err := s.emit(partition, &Record{Kind: Part, First: from == 0, Last: end == len(text), Data: text[from:end]}, to); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Acked are the records of a feeder that Kafka has acknowledged.
@@ -137,7 +172,7 @@ func (s *Splitter) Split(b *capture.Batch, to func(partition int, r *Record) err
 			s.parts[at].index, s.parts[at].done = 0, b.Position
 		}
 		s.open = true
-		if err := s.emit(at, &r, to); err != nil {
+		if err := s.row(at, &r, to); err != nil {
 			return err
 		}
 	}
