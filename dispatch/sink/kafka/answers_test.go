@@ -29,6 +29,7 @@ func TestAnswers(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	t.Run("stored though refused", c.testAppended)
 	t.Run("limits unknown", c.testUnknownLimits)
+	t.Run("raised limits", c.testRaisedLimits)
 	t.Run("topics without ids", c.testNoTopicIDs)
 	t.Run("a row that breaks the broker", c.testSuspect)
 	t.Run("a broken broker", c.testNoSuspect)
@@ -70,6 +71,41 @@ func (c *cluster) testUnknownLimits(t *testing.T) {
 	huge.Payload = bytes.Repeat([]byte("x"), 5<<20)
 	if res := s.Deliver(t.Context(), []sink.Message{huge}); res.At(0).Class != sink.Rejected {
 		t.Errorf("a row above the limit is %s: %s", res.At(0).Class, res.At(0).Detail)
+	}
+}
+
+// The limit of a topic is raised while the sink uses it. A leader that still judges by the old one ends no
+// row, and the next attempt delivers it.
+func (c *cluster) testRaisedLimits(t *testing.T) {
+	to := c.create(t, 1, map[string]*string{settingMaxMessage: kadm.StringPtr("10000")})
+	s := open(t, to.config())
+	var a answers
+	a.dialFor(s)
+	large := row("large", 1)
+	large.Payload = bytes.Repeat([]byte("x"), 20_000)
+	deliver := func() sink.Outcome {
+		res := s.Deliver(t.Context(), []sink.Message{large})
+		return res.At(0)
+	}
+	if out := deliver(); out.Class != sink.Rejected || !out.Final {
+		t.Fatalf("a row above the limit is %s, final %t: %s", out.Class, out.Final, out.Detail)
+	}
+	if _, err := to.admin.AlterTopicConfigs(to.context(t), []kadm.AlterConfig{{Name: settingMaxMessage, Value: kadm.StringPtr("40000")}}, to.name); err != nil {
+		t.Fatal(err)
+	}
+	a.produce.Store(int32(kerr.MessageTooLarge.Code))
+	for end := time.Now().Add(30 * time.Second); ; { // a topic is read once in limitAge
+		if out := deliver(); out.Class == sink.Rejected && !out.Final {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("a row that the leader judges by the old limit is %s, final %t: %s", out.Class, out.Final, out.Detail)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	a.produce.Store(0)
+	deliverAll(t, s, large)
+	if got := to.Stored(); !slices.Contains(got, "large") {
+		t.Errorf("stored are %q, want large", got)
 	}
 }
 

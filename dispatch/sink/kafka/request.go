@@ -19,6 +19,7 @@ type request struct {
 	topic   string // of all its rows
 	records []record
 	out     []sink.Outcome // a class of 0 is not known yet
+	reload  func() (*topic, error)
 }
 
 func newRequest(s *Sink, msgs []sink.Message) *request {
@@ -54,9 +55,10 @@ func (r *request) deliver(ctx context.Context, p *producer) sink.Result {
 	if r.topic == "" {
 		return r.result(true) // no row can be sent
 	}
+	r.reload = func() (*topic, error) { return p.load(ctx, r.topic) }
 	t, err := p.topic(ctx, r.topic)
 	if err == nil && time.Since(t.read) > limitAge && r.exceeds(r.sink.maxMessage(t)) {
-		t, err = p.load(ctx, r.topic) // the limit may have been raised
+		t, err = r.reload() // the limit may have been raised
 	}
 	if err != nil {
 		r.fail(r.sink.outcomeOf("topic "+r.topic, err))
@@ -173,11 +175,18 @@ func (r *request) take(t *topic, b *batch) []*batch {
 	if isUnexplained(b.answer.err) {
 		out = r.unexplained(t, b, out)
 	}
-	out.Final = len(b.rows) == 1 && is(b.answer.err, kerr.MessageTooLarge, kerr.RecordListTooLarge)
+	out.Final = len(b.rows) == 1 && is(b.answer.err, kerr.MessageTooLarge, kerr.RecordListTooLarge) && !r.fits(b)
 	for _, i := range b.rows {
 		r.out[i] = out
 	}
 	return nil
+}
+
+// fits reports whether the topic takes a batch that its leader has rejected for its size. Brokers apply a
+// limit that was raised one after the other, so the leader may judge by the old one for a moment.
+func (r *request) fits(b *batch) bool {
+	t, err := r.reload()
+	return err == nil && t.hasMaximum && len(b.wire) <= t.maxMessage
 }
 
 // divide ends the rows that a broker names as the reason why it rejected a batch, and returns

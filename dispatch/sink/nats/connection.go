@@ -27,6 +27,9 @@ const (
 	// answer it is made again.
 	pingInterval = 10 * time.Second
 
+	// limitAge is how long the limit of a server is believed for a row that it ends.
+	limitAge = 10 * time.Second
+
 	// writeTimeout bounds a write to a server that reads nothing. Meanwhile every sender waits,
 	// so it is at most the request timeout.
 	writeTimeout = 10 * time.Second
@@ -46,6 +49,12 @@ type session struct {
 	failed chan struct{}       // closed when the user gets no answers
 
 	inboxPrefix string // of the subjects of answers
+
+	// connect makes another connection to a server.
+	connect func(server string) (*nats.Conn, error)
+	asking  sync.Mutex
+	asked   time.Time // when limit was read
+	limit   int64     // max_payload
 
 	mu          sync.Mutex
 	watched     map[string]*watch // by subject
@@ -85,6 +94,36 @@ func (s *session) broken() bool {
 	default:
 		return false
 	}
+}
+
+// askLimit returns max_payload of the server, which may be the answer of a moment ago. A server tells its
+// limit once a connection, so a new connection asks. If the limit was raised, the session connects again. ok
+// is false if the server is away. An answer that cannot be had, for example because the user may have no
+// second connection, is the limit of the session.
+func (s *session) askLimit(age time.Duration) (limit int64, ok bool) {
+	s.asking.Lock()
+	defer s.asking.Unlock()
+	if !s.asked.IsZero() && time.Since(s.asked) < age {
+		return s.limit, true
+	}
+	known, server := s.nc.MaxPayload(), s.nc.ConnectedUrl()
+	if server == "" {
+		return 0, false
+	}
+	limit = known
+	other, err := s.connect(server)
+	switch {
+	case err == nil:
+		limit = other.MaxPayload()
+		other.Close()
+	case !s.nc.IsConnected():
+		return 0, false
+	}
+	s.asked, s.limit = time.Now(), limit
+	if limit > known {
+		_ = s.nc.ForceReconnect() // it fails only if the session has ended
+	}
+	return limit, true
 }
 
 // watch returns the watch of a subject for one sender, who calls unwatch.
@@ -182,6 +221,9 @@ func options(c *Config) ([]nats.Option, error) {
 func connector(servers []string, all []nats.Option) func() (*session, error) {
 	return func() (*session, error) {
 		s := newSession()
+		s.connect = func(server string) (*nats.Conn, error) {
+			return nats.Connect(server, append(all[:len(all):len(all)], nats.NoReconnect())...)
+		}
 		own := append(all[:len(all):len(all)], nats.ErrorHandler(s.onError),
 			nats.DisconnectErrHandler(func(*nats.Conn, error) { s.failAll("", nats.ErrDisconnected) }),
 			nats.ClosedHandler(func(*nats.Conn) { close(s.closed) }))

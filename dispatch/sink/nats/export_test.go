@@ -1,6 +1,8 @@
 package nats
 
 import (
+	"time"
+
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -36,3 +38,6 @@ func MsgID(m *sink.Message) string { return msgID(m, m.ID) }
 
 // PlainAck calls plainAck.
 func PlainAck(text string) (ack jetstream.PubAck, ok bool) { return plainAck([]byte(text)) }
+
+// SetLimitAge sets how long the limit of a server is believed.
+func SetLimitAge(s *Sink, age time.Duration) { s.limitAge = age }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // Names of the values of a receipt.
@@ -88,11 +89,28 @@ func (r *request) laneEnd(i int) int {
 
 // send sends a message. The next one of its lane follows its answer.
 func (r *request) send(i int) {
-	if out, ok := r.sink.prepare(&r.msg, &r.msgs[i], r.maxPayload, 0); !ok {
-		r.items[i] = out
-		return
+	if r.prepare(&r.msg, i, 0) {
+		r.publish(&r.msg, i, i)
 	}
-	r.publish(&r.msg, i, i)
+}
+
+// prepare makes the message of row i, or sets the outcome of a row that cannot be sent. A message is too
+// large only if the server says so now: its limit may have been raised since the client connected.
+func (r *request) prepare(msg *nats.Msg, i, more int) (ok bool) {
+	out, ok := r.sink.prepare(msg, &r.msgs[i], r.maxPayload, more)
+	if !ok && out.Final {
+		switch limit, known := r.conn.askLimit(r.sink.limitAge); {
+		case !known:
+			out = r.sink.outcome(sink.Unavailable, store.ReasonGateway, "not connected")
+		case limit > r.maxPayload && tooLarge(msg, limit, more) == "":
+			out = r.sink.outcome(sink.Unavailable, store.ReasonGateway,
+				"max_payload of the server was raised from %d to %d; connecting again", r.maxPayload, limit)
+		}
+	}
+	if !ok {
+		r.items[i] = out
+	}
+	return ok
 }
 
 // publish sends a message, or the last one of a batch, and awaits an answer.
@@ -115,8 +133,7 @@ func (r *request) sendBatch(first int) {
 	batch := make([]nats.Msg, 0, r.laneEnd(first)-first)
 	for i := first; i < first+cap(batch); i++ {
 		var msg nats.Msg
-		if out, ok := r.sink.prepare(&msg, &r.msgs[i], r.maxPayload, batchHeaderBytes); !ok {
-			r.items[i] = out
+		if !r.prepare(&msg, i, batchHeaderBytes) {
 			break
 		}
 		batch = append(batch, msg)

@@ -30,6 +30,7 @@ type Sink struct {
 	timeout    time.Duration
 	receipts   bool
 	maxBackoff time.Duration
+	limitAge   time.Duration
 	atomic     bool // BatchAtomic
 
 	link     *link.Link[*session]
@@ -74,6 +75,7 @@ func New(c Config) (*Sink, error) {
 		timeout:    c.timeout(),
 		receipts:   c.Receipts,
 		maxBackoff: c.MaxBackoff,
+		limitAge:   limitAge,
 		atomic:     c.Batch == BatchAtomic,
 		link:       link.New(connector(servers, all)),
 		batches:    make(chan struct{}, maxOpenBatches),

@@ -165,6 +165,38 @@ func deliverUntil(t *testing.T, s *nats.Sink, msgs []sink.Message) {
 	}
 }
 
+// The limit of the server is raised while the sink is connected. A row that was too large is delivered
+// after another connection, and none is rejected for the old limit.
+func TestLimitIsRaised(t *testing.T) {
+	for _, batch := range []nats.Batch{nats.BatchNone, nats.BatchAtomic} {
+		b := startBroker(t, servers.NATS, nil)
+		c := b.config()
+		c.Batch = batch
+		s := newSink(t, c)
+		nats.SetLimitAge(s, 0)
+		msgs := run(0, 2)
+		msgs[0].Payload = make([]byte, 100<<10)
+		res := s.Deliver(t.Context(), msgs)
+		if out := res.At(0); out.Class != sink.Rejected || !out.Final {
+			t.Fatalf("%s: a large row is %s, final %t: %s", batch, out.Class, out.Final, out.Detail)
+		}
+		b.Reload(map[string]string{"max_payload": "1MB"})
+		res = s.Deliver(t.Context(), msgs)
+		out := res.At(0)
+		if out.Class != sink.Unavailable || !strings.Contains(out.Detail, "was raised from 65536 to") {
+			t.Errorf("%s: after the limit was raised the row is %s: %s", batch, out.Class, out.Detail)
+		}
+		for end := time.Now().Add(patience); out.Class != sink.Delivered; out = res.At(len(msgs) - 1) {
+			if out.Class == sink.Rejected || time.Now().After(end) {
+				t.Fatalf("%s: the row is %s: %s", batch, out.Class, out.Detail)
+			}
+			<-time.After(10 * time.Millisecond) // a lane waits longer
+			res = s.Deliver(t.Context(), msgs)
+		}
+		wantStored(t, b, ids(0, 2))
+	}
+}
+
 // A replay is stored again within the duplicate window, and a retry of the replay is not.
 func TestReplay(t *testing.T) {
 	b := startBroker(t, servers.NATS, nil)

@@ -23,6 +23,9 @@ const (
 	// heartbeat is the interval of heartbeats. A connection without any for 15 s is lost.
 	heartbeat = 10 * time.Second
 
+	// limitAge is how long the limit of a broker is believed for a row that it ends.
+	limitAge = 10 * time.Second
+
 	// closeTimeout bounds the farewell to the broker.
 	closeTimeout = 2 * time.Second
 )
@@ -129,7 +132,8 @@ type session struct {
 	idle    []*channel
 	blocked string // why the broker reads no messages; "" if it does
 	limit   int    // bytes of a message, as the broker said when it refused one; 0: not known
-	proven  int    // bytes of the largest message that it took
+	limitAt time.Time
+	proven  int // bytes of the largest message that it took
 }
 
 // Usable implements link.Session.
@@ -173,18 +177,22 @@ func (s *session) blockedBy() string {
 	return s.blocked
 }
 
-// sizes returns the largest message that the broker takes, 0 if it is not known, and the largest
-// that it took.
-func (s *session) sizes() (limit, proven int) {
+// sizes returns the largest message that the broker takes, 0 if it has not said so for the given time, and
+// the largest that it took.
+func (s *session) sizes(age time.Duration) (limit, proven int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.limit, max(s.proven, usualSize)
+	limit = s.limit
+	if time.Since(s.limitAt) >= age {
+		limit = 0 // it may have been raised
+	}
+	return limit, max(s.proven, usualSize)
 }
 
 func (s *session) refused(limit int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.limit = limit
+	s.limit, s.limitAt = limit, time.Now()
 }
 
 func (s *session) took(size int) {
@@ -196,6 +204,7 @@ func (s *session) took(size int) {
 // channel is a channel of which one request at a time uses the confirmations.
 type channel struct {
 	*amqp.Channel
+	used    bool // the limit of the broker may be another one than when the channel was opened
 	closed  chan *amqp.Error
 	returns chan amqp.Return
 }
@@ -213,7 +222,25 @@ func (s *session) channel(ctx context.Context) (*channel, error) {
 		}
 	}
 	s.mu.Unlock()
+	return s.opened(ctx)
+}
 
+// fresh returns a new channel, in place of one that is idle.
+func (s *session) fresh(ctx context.Context) (*channel, error) {
+	s.mu.Lock()
+	var old *channel
+	if last := len(s.idle) - 1; last >= 0 {
+		old, s.idle = s.idle[last], s.idle[:last]
+	}
+	s.mu.Unlock()
+	if old != nil {
+		s.discard(old)
+	}
+	return s.opened(ctx)
+}
+
+// opened returns a channel once the broker has opened it.
+func (s *session) opened(ctx context.Context) (*channel, error) {
 	type opening struct {
 		ch  *channel
 		err error
@@ -250,13 +277,16 @@ func (s *session) open() (*channel, error) {
 		return nil, err
 	}
 	// The client waits until a returned message is taken, and takes no other answer meanwhile.
-	return &channel{ch, ch.NotifyClose(make(chan *amqp.Error, 1)), ch.NotifyReturn(make(chan amqp.Return, maxLanes))}, nil
+	return &channel{
+		Channel: ch, closed: ch.NotifyClose(make(chan *amqp.Error, 1)), returns: ch.NotifyReturn(make(chan amqp.Return, maxLanes)),
+	}, nil
 }
 
 // put gives back a channel without unanswered messages.
 func (s *session) put(ch *channel) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ch.used = true
 	s.idle = append(s.idle, ch)
 }
 

@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -88,7 +89,7 @@ func (s *Sink) encode(m *sink.Message) (o *outgoing, reason string) {
 // send sends messages and sets their outcomes. Those of an unusual size go alone, because the broker
 // may close their channel.
 func (r *request) send(ctx context.Context, all []*outgoing) {
-	limit, proven := r.conn.sizes()
+	limit, proven := r.conn.sizes(r.sink.limitAge)
 	if limit > 0 {
 		all = r.rejectLarge(all, limit)
 	}
@@ -101,28 +102,34 @@ func (r *request) send(ctx context.Context, all []*outgoing) {
 		}
 	}
 	for len(usual) > 0 {
-		usual = r.publish(ctx, usual)
+		usual = r.publish(ctx, usual, r.conn.channel)
 	}
-	for _, o := range large {
+	r.sendLarge(ctx, large)
+}
+
+// sendLarge sends messages that the broker may refuse for their size, one by one. A channel keeps the limit
+// that the broker had when it was opened, so each of them gets a new channel.
+func (r *request) sendLarge(ctx context.Context, all []*outgoing) {
+	for _, o := range all {
 		one := []*outgoing{o}
-		if limit, _ := r.conn.sizes(); limit > 0 {
+		if limit, _ := r.conn.sizes(r.sink.limitAge); limit > 0 {
 			one = r.rejectLarge(one, limit)
 		}
 		if len(one) > 0 {
-			r.publish(ctx, one)
+			r.publish(ctx, one, r.conn.fresh)
 		}
 	}
 }
 
 // publish sends messages on one channel, awaits the answers and sets the outcomes. It returns those
 // that are to be sent again, because another one has closed the channel. They are fewer.
-func (r *request) publish(ctx context.Context, all []*outgoing) (again []*outgoing) {
+func (r *request) publish(ctx context.Context, all []*outgoing, channelFor func(context.Context) (*channel, error)) (again []*outgoing) {
 	if reason := r.conn.blockedBy(); reason != "" {
 		r.fail(all, r.sink.unavailable("%s", reason))
 		return nil
 	}
 	received := r.conn.wire.received.Load()
-	ch, err := r.conn.channel(ctx)
+	ch, err := channelFor(ctx)
 	if err != nil {
 		r.conn.abortIfSilent(received, err)
 		r.fail(all, r.sink.classify(err))
@@ -148,7 +155,7 @@ func (r *request) publish(ctx context.Context, all []*outgoing) (again []*outgoi
 		r.fail(left, r.sink.unavailable("connection lost: %v", err)) // its end has not reached the channel yet
 		return nil
 	}
-	return r.afterClose(ctx, <-ch.closed, left)
+	return r.afterClose(ctx, ch, left)
 }
 
 // await waits until all that are sent are answered.
@@ -251,12 +258,24 @@ func (r *request) rejectLarge(all []*outgoing, limit int) (left []*outgoing) {
 
 // afterClose handles the messages that a closed channel left without an answer. It returns those to
 // send again.
-func (r *request) afterClose(ctx context.Context, reason *amqp.Error, left []*outgoing) (again []*outgoing) {
-	switch limit := sizeLimit(reason); {
+func (r *request) afterClose(ctx context.Context, ch *channel, left []*outgoing) (again []*outgoing) {
+	reason := <-ch.closed
+	limit := sizeLimit(reason)
+	above := func(o *outgoing) bool { return len(o.msg.Body) > limit }
+	switch {
 	case reason == nil || r.conn.conn.IsClosed():
 		r.fail(left, r.sink.lost(reason))
 	case concernsAll(reason):
 		r.fail(left, r.sink.classify(reason))
+	case limit > 0 && ch.used && slices.ContainsFunc(left, above):
+		for _, o := range left {
+			if above(o) {
+				r.sendLarge(ctx, []*outgoing{o})
+			} else {
+				again = append(again, o)
+			}
+		}
+		return again
 	case limit > 0:
 		r.conn.refused(limit)
 		if again = r.rejectLarge(left, limit); len(again) < len(left) {
@@ -277,7 +296,7 @@ func (r *request) alone(ctx context.Context, reason *amqp.Error, all []*outgoing
 		return
 	}
 	for i := range all {
-		r.publish(ctx, all[i:i+1])
+		r.publish(ctx, all[i:i+1], r.conn.channel)
 	}
 }
 

@@ -30,6 +30,7 @@ type Sink struct {
 	encoder    *event.Encoder
 	idPrefix   string
 	timeout    time.Duration
+	limitAge   time.Duration
 
 	link     *link.Link[*session]
 	where    string // the broker, for details
@@ -76,6 +77,7 @@ func New(c Config) (*Sink, error) {
 		encoder:    event.NewEncoder(c.Settings, event.Binding{Prefix: prefix}),
 		idPrefix:   c.IDPrefix,
 		timeout:    c.timeout(),
+		limitAge:   limitAge,
 		link:       link.New(d.connect),
 		where:      where(u),
 		redactor:   func() *redact.Redactor { return red },

@@ -135,6 +135,28 @@ func testTooLarge(t *testing.T, b *broker) {
 	want(t, s, msgs[1:2], sink.Delivered)
 }
 
+// The limit of the broker is raised while the sink is connected, and has channels with the limit of before.
+// The next attempt delivers rows that were too large.
+func testRaisedLimit(t *testing.T, b *broker) {
+	const under = 100 << 10 // a size of which the sink sends many messages at once
+	set := func(limit int) { b.Control(fmt.Sprintf("application:set_env(rabbit, max_message_size, %d).", limit)) }
+	defer set(maxSize)
+	for _, size := range []int{maxSize + 1, under} {
+		set(size - 1)
+		s := newSink(t, b.config())
+		rabbitmq.SetLimitAge(s, 0)
+		msgs := lanes(4)
+		msgs[1].Payload = make([]byte, size)
+		res := want(t, s, msgs, sink.Delivered, sink.Rejected, sink.Delivered, sink.Delivered)
+		if out := res.At(1); !out.Final {
+			t.Errorf("a large row is not rejected for good: %s", out.Detail)
+		}
+		want(t, s, lanes(4), sink.Delivered) // by a channel that is used again
+		set(2 * maxSize)
+		want(t, s, msgs, sink.Delivered)
+	}
+}
+
 // A queue that is full in the middle of a request refuses the rest.
 func testFull(t *testing.T, b *broker) {
 	b.declare(amqp.Table{"x-max-length": 5, "x-overflow": "reject-publish"})

@@ -210,7 +210,7 @@ func TestBroker(t *testing.T) {
 		},
 	})
 	for name, test := range map[string]func(*testing.T, *broker){
-		"Message": testMessage, "Denied key": testDeniedKey, "Too large": testTooLarge, "Full": testFull,
+		"Message": testMessage, "Denied key": testDeniedKey, "Too large": testTooLarge, "Raised limit": testRaisedLimit, "Full": testFull,
 		"Blocked": testBlocked, "Frozen": testFrozen, "Late answers": testLateAnswers, "Not mandatory": testNotMandatory, "Probe": testProbe,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, shared.fresh(t, nil)) })

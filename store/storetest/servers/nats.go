@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // NATSVersion is a NATS server of the tests.
@@ -80,6 +81,20 @@ func (s *NATSServer) serve() (*exec.Cmd, string) {
 	write(s.tb, file, text)
 	return s.program("nats-server", "-c", file), "Server is ready"
 }
+
+// Reload makes the running server take settings. Its clients stay connected.
+func (s *NATSServer) Reload(settings map[string]string) {
+	s.tb.Helper()
+	maps.Copy(s.settings, settings)
+	s.serve()
+	s.Signal(syscall.SIGHUP)
+	const done = "Reloaded server configuration"
+	if !s.process.output.await(done, s.process.ended, reloadTimeout) {
+		s.tb.Fatalf("%s did not say %q", s.name, done)
+	}
+}
+
+const reloadTimeout = 30 * time.Second
 
 // TLS restarts the server with a certificate for localhost and 127.0.0.1, and returns the file of
 // the CA that signed it. With verify it asks clients for a certificate of that CA too, for

@@ -1,0 +1,6 @@
+package rabbitmq
+
+import "time"
+
+// SetLimitAge sets how long the limit of the broker is believed.
+func SetLimitAge(s *Sink, age time.Duration) { s.limitAge = age }
