@@ -21,11 +21,28 @@ type Resume struct {
 	// is LogOnly keeps its payload, because no claim reads it.
 	MaxPayload int
 
+	// SeparatePositions, if set before Follow, gives the rows of each position a batch of their own, for
+	// a reader that recognises repeated rows by the ends of batches. The source of a log with a position
+	// for each row would otherwise end its batches anywhere. A source that cannot separate them ends with a
+	// *store.SetupError.
+	SeparatePositions bool
+
 	last      store.Position // every transaction at or below it was sent
 	rows      int            // rows sent of the transaction after last
 	skip      int            // rows that this run has yet to drop, of the rows above
 	progress  bool           // this run sent something new
 	connected func()
+}
+
+// RefuseSeparate returns the error of a source that cannot separate positions, if it has to.
+func (r *Resume) RefuseSeparate(log string) error {
+	if !r.SeparatePositions {
+		return nil
+	}
+	return &store.SetupError{
+		Problem: "read " + log + ": rows that are gone leave no position in it, so a later reader could not recognise the rows that it repeats",
+		Remedy:  "relay these tables without Kafka",
+	}
 }
 
 // Reset drops the recorded state. The source calls it when Open found another position to

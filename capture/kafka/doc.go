@@ -70,6 +70,7 @@
 // [Source.Diagnose] and Feeder.Diagnose return the same findings, and advice about settings that only
 // weaken the topic, for example a single replica.
 //
-// Rows without a group share a partition. Sources with a position for each row (MongoDB) must give one
-// row a batch: a place counts rows behind a position, and the ends of their batches are chance.
+// Rows without a group share a partition. A place counts rows behind a position, so the feeder has a source
+// with a position for each row (MongoDB) give each position a batch; see capture.Resume. The
+// sources of SQLite and of polling cannot, and are refused.
 package kafka

@@ -58,17 +58,8 @@ type rig struct {
 func newRig(t *testing.T, c *servers.KafkaCluster, url string, partitions int) *rig {
 	t.Helper()
 	servers.Exec(t, url, createTable)
-	r := &rig{url: url, name: "t" + strconv.FormatInt(time.Now().UnixNano(), 36), cluster: c, partitions: partitions, connected: make(chan struct{}, 1)}
-	client, err := kgo.NewClient(r.client()...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.Close)
-	r.admin = kadm.NewClient(client)
-	settings := map[string]*string{"max.message.bytes": kadm.StringPtr("2000000")}
-	if resp, err := r.admin.CreateTopic(t.Context(), int32(partitions), 1, settings, r.name); err != nil || resp.Err != nil {
-		t.Fatal(err, resp.Err)
-	}
+	r := &rig{url: url, cluster: c, partitions: partitions, connected: make(chan struct{}, 1)}
+	r.create(t)
 	r.tables = r.store(t, r.name)
 	if err := r.tables.Install(t.Context()); err != nil {
 		t.Fatal(err)
@@ -76,6 +67,22 @@ func newRig(t *testing.T, c *servers.KafkaCluster, url string, partitions int) *
 	r.marker = r.database(t)
 	r.start(t)
 	return r
+}
+
+// create creates the topic, under a new name.
+func (r *rig) create(t *testing.T) {
+	t.Helper()
+	r.name = "t" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	client, err := kgo.NewClient(r.client()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	r.admin = kadm.NewClient(client)
+	settings := map[string]*string{"max.message.bytes": kadm.StringPtr("2000000")}
+	if resp, err := r.admin.CreateTopic(t.Context(), int32(r.partitions), 1, settings, r.name); err != nil || resp.Err != nil {
+		t.Fatal(err, resp.Err)
+	}
 }
 
 func (r *rig) client() []kgo.Opt {
@@ -240,6 +247,7 @@ func TestOnKafka(t *testing.T) {
 		"suite": testSuite, "a zombie leader": testAZombieLeader, "retention passed": testRetentionPassed, "relays": testRelays, "Kafka is down": testKafkaDown,
 		"records refused": testRefusedRecords, "settings": testSettings,
 		"large rows": testLargeRows, "a slow snapshot": testASlowSnapshot, "a gap in a snapshot": testAGapInASnapshot,
+		"MongoDB": testMongo,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // a test mostly waits

@@ -214,7 +214,7 @@ func (st *stream) add(ctx context.Context, e *event, now time.Time) error {
 		size += items[before+i].ContentBytes()
 	}
 
-	if before > 0 && (len(items) > st.src.cfg.MaxBatchRows || st.bytes+size > st.src.cfg.MaxBatchBytes) {
+	if before > 0 && (st.src.resume.SeparatePositions || len(items) > st.src.cfg.MaxBatchRows || st.bytes+size > st.src.cfg.MaxBatchBytes) {
 		added := append(items[:0:0], items[before:]...)
 		if err := st.flush(ctx); err != nil {
 			return err

@@ -152,6 +152,9 @@ func Check(outboxes []store.Outbox) error {
 // Run reads at once, then on the schedule in the package documentation. A failed read ends
 // it. It sends no positions and ignores its span.
 func (s *Source) Run(ctx context.Context, _ capture.Span, out chan<- capture.Batch) error {
+	if err := s.resume.RefuseSeparate("tables"); err != nil {
+		return err
+	}
 	s.resume.Reset("") // unsettled rows are read again; there is no position to resume at
 	s.resume.Start(s, "")
 	r := pollRun{Source: s, sender: sender{out: out, resume: &s.resume, inFlight: s.inFlight}}

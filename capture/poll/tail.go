@@ -92,6 +92,9 @@ func (s *Tail) Open(ctx context.Context, at store.Checkpoint, tables capture.Tab
 // Run reads at once, then at once after a full batch, and otherwise on the schedule of the package.
 // A failed read ends it.
 func (s *Tail) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
+	if err := s.resume.RefuseSeparate("table " + s.outbox.Table); err != nil {
+		return err
+	}
 	at, err := parsePlace(s.resume.Start(s, span.From))
 	if err != nil {
 		return err

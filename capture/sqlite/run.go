@@ -34,6 +34,9 @@ const (
 // Run sends the rows that the triggers logged. It ends with a *capture.LostError if the log
 // was recreated or lacks a trigger.
 func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.Batch) error {
+	if err := s.resume.RefuseSeparate("log of " + s.path); err != nil {
+		return err
+	}
 	if s.log == "" {
 		return errors.New("run source: Open was not called")
 	}

@@ -227,7 +227,8 @@ func (s *session) record(partition int, r *record.Record) *kgo.Record {
 // open opens the source at the saved checkpoint. A snapshot is for the shards to take: each
 // partition gets a Gap.
 func (s *session) open(ctx context.Context, at store.Checkpoint) (store.Position, error) {
-	at.Legs = nil // the numbers of partitions
+	at.Legs = nil                           // the numbers of partitions
+	s.src.Resume().SeparatePositions = true // the place of a row rests on the ends of batches
 	s.src.Resume().MaxPayload = max(1, s.f.cfg.MaxRecordBytes-rowBytes)
 	opening, err := s.src.Open(ctx, at, s)
 	if err != nil {
