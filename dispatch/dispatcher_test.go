@@ -14,8 +14,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// More than the default, and still quick. Flags on the command line override it.
-	if err := errors.Join(flag.Set("rapid.checks", "500"), flag.Set("rapid.steps", "50")); err != nil {
+	// Twice the default; a longer search is, for example, -run Model -rapid.checks 5000.
+	if err := errors.Join(flag.Set("rapid.checks", "200"), flag.Set("rapid.steps", "50")); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
