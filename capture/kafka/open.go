@@ -14,8 +14,12 @@ import (
 )
 
 // remarkAfter is how long a snapshot waits for a marker before it writes another: a feeder that
-// lost the database's log does not read the first.
-const remarkAfter = time.Second
+// lost the database's log does not read the first. Each wait is twice as long, up to maxRemarkAfter,
+// because the feeder holds all markers while Kafka is down.
+const (
+	remarkAfter    = time.Second
+	maxRemarkAfter = 32 * time.Second
+)
 
 // snapshotMark begins the tokens of snapshots, which no batch has.
 const snapshotMark = "snapshot-"
@@ -160,11 +164,11 @@ type taker func(got *record.Record, offset int64) (counts bool, err error)
 // awaitMarker writes a marker and passes records until it has it. It returns the marker and its offset.
 func (s *Source) awaitMarker(ctx context.Context, r *reader, take taker) (mark record.Record, offset int64, err error) {
 	token := snapshotMark + rand.Text()
-	for {
+	for wait := remarkAfter; ; wait = min(2*wait, maxRemarkAfter) {
 		if err := s.Mark(ctx, token); err != nil {
 			return mark, 0, err
 		}
-		mark, offset, err = s.passMarker(ctx, r, token, take)
+		mark, offset, err = s.passMarker(ctx, r, token, wait, take)
 		if mark.Token == token || err != nil {
 			return mark, offset, err
 		}
@@ -173,8 +177,8 @@ func (s *Source) awaitMarker(ctx context.Context, r *reader, take taker) (mark r
 
 // passMarker passes records until it has a marker, or until it is time for another marker. All records of
 // a poll are passed, also if the time for them ends meanwhile.
-func (s *Source) passMarker(ctx context.Context, r *reader, token string, take taker) (mark record.Record, offset int64, err error) {
-	wait, cancel := context.WithTimeout(ctx, remarkAfter)
+func (s *Source) passMarker(ctx context.Context, r *reader, token string, most time.Duration, take taker) (mark record.Record, offset int64, err error) {
+	wait, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	for {
 		records, pollErr := r.poll(wait, s.cfg.MaxBatchRows)

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 
@@ -55,10 +56,17 @@ func (p *progress) stored(partition int) {
 	p.acked.Numbers[partition]++
 }
 
-// added says that all records of a batch were sent.
+// added says that all records of the last batch were sent. A batch without records that wait joins the one
+// before it: while Kafka is down, a quiet database has many positions without rows.
 func (p *progress) added(e *entry, rows int) {
 	p.mu.Lock()
 	e.rows = rows
+	if last := len(p.queue) - 1; last > 0 && e.pending == 1 {
+		before := p.queue[last-1]
+		before.rows += rows
+		before.position = cmp.Or(e.position, before.position)
+		p.queue[last], p.queue = nil, p.queue[:last]
+	}
 	p.mu.Unlock()
 	p.acknowledged(e)
 }

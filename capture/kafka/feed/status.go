@@ -16,7 +16,7 @@ type Status struct {
 	Epoch store.Epoch
 	// Records is the number of records that Kafka has acknowledged since the feeder was made.
 	Records int64
-	// Buffered records, of Bytes, wait for Kafka.
+	// Buffered records wait for Kafka, and hold Bytes of memory.
 	Buffered, Bytes int
 	// WaitingSince is the time of the last acknowledgement, or of the first waiting record if that
 	// was sent later. It is zero while no record waits.

@@ -142,10 +142,11 @@ func (s *Splitter) All(kind Kind, to func(partition int, r *Record) error) error
 	return nil
 }
 
-// Idle passes an Idle for each partition that had no record since the last call.
-func (s *Splitter) Idle(to func(partition int, r *Record) error) error {
+// Idle passes an Idle for each partition that had no record since the last call. It leaves out a partition
+// whose records wait for Kafka, because an Idle behind them says no more than a later one.
+func (s *Splitter) Idle(waits func(partition int) bool, to func(partition int, r *Record) error) error {
 	for i := range s.parts {
-		if s.parts[i].idle && !s.open {
+		if s.parts[i].idle && !s.open && !waits(i) {
 			if err := s.emit(i, &Record{Kind: Idle, After: s.after}, to); err != nil {
 				return err
 			}
