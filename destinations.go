@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/route"
@@ -174,4 +176,136 @@ func (o *Outbox) validate(sinks map[string]Sink) error {
 		fault("%w", err)
 	}
 	return errors.Join(errs...)
+}
+
+// Destinations are the destinations of relays in one process, by the names of their sinks. Relays that
+// have them share for each name
+//
+//   - the requests in flight (dispatch.Config.MaxConcurrentGroups) and the rate limit, in turns
+//   - the circuit breakers
+//   - the opened sink with its connections, unless it is a sink.Reporter
+//
+// Sinks without Inputs are not shared. After a reload of some of the relays, a sink whose Inputs differ
+// is opened beside the one of the others. It has circuit breakers of its own unless its Inputs change in
+// place (see [InPlace]). The limits are those of the relay that was reloaded last, or that
+// began to lead last.
+type Destinations struct {
+	mu    sync.Mutex
+	named map[string][]*destination
+	opens map[string][]*openedSink
+}
+
+// destination is a destination with the inputs of the sinks that share its circuit breakers.
+type destination struct {
+	*dispatch.Destination
+	inputs any
+}
+
+// NewDestinations returns no destinations. It starts nothing.
+func NewDestinations() *Destinations {
+	return &Destinations{named: map[string][]*destination{}, opens: map[string][]*openedSink{}}
+}
+
+// Stats returns the state of each destination by the name of the sink.
+func (d *Destinations) Stats() map[string]dispatch.DestinationStats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := make(map[string]dispatch.DestinationStats, len(d.named))
+	for name, list := range d.named {
+		var sum dispatch.DestinationStats
+		for _, of := range list {
+			s := of.Stats()
+			sum.InFlight, sum.Limit, sum.Waiting = s.InFlight, s.Limit, s.Waiting // shared
+			sum.OpenBreakers += s.OpenBreakers
+			sum.Members += s.Members
+		}
+		all[name] = sum
+	}
+	return all
+}
+
+// of returns the destination of a sink, nil if it is not shared.
+func (d *Destinations) of(name string, s Sink) *dispatch.Destination {
+	if d == nil || s.Inputs == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := d.named[name]
+	var other *dispatch.Destination
+	for _, of := range list {
+		if inputs, ok := s.Inputs.(InPlace); reflect.DeepEqual(of.inputs, s.Inputs) || ok && inputs.ChangesInPlace(of.inputs) {
+			of.inputs = s.Inputs
+			return of.Destination
+		}
+		other = of.Destination
+	}
+	list = slices.DeleteFunc(list, func(of *destination) bool { return of.Stats().Members == 0 })
+	of := &destination{Destination: dispatch.NewDestination(other), inputs: s.Inputs}
+	d.named[name] = append(list, of)
+	return of.Destination
+}
+
+// open opens a sink, or returns the one that another relay has opened with the same inputs.
+func (d *Destinations) open(name string, as Sink) (sink.Sink, error) {
+	if d == nil || as.Inputs == nil {
+		return as.Open()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, o := range d.opens[name] {
+		if reflect.DeepEqual(o.inputs, as.Inputs) {
+			o.users++
+			return &sinkUser{openedSink: o}, nil
+		}
+	}
+	fresh, err := as.Open()
+	if _, reports := fresh.(sink.Reporter); reports || err != nil {
+		return fresh, err
+	}
+	o := &openedSink{sharedSink: sharedSink{Sink: fresh, users: 1}, of: d, name: name, inputs: as.Inputs}
+	d.opens[name] = append(d.opens[name], o)
+	return &sinkUser{openedSink: o}, nil
+}
+
+// openedSink is a sink that several relays may use.
+type openedSink struct {
+	sharedSink
+	of     *Destinations
+	name   string
+	inputs any
+}
+
+// sinkUser is the sink of one relay.
+type sinkUser struct {
+	*openedSink
+	closed sync.Once
+}
+
+// Ping implements sink.Pinger if the sink does.
+func (s *sinkUser) Ping(ctx context.Context, kind string) (res sink.Result, pings bool) {
+	return borrowed{s.Sink}.Ping(ctx, kind)
+}
+
+// Close closes the sink once no other relay uses it.
+func (s *sinkUser) Close() {
+	s.closed.Do(func() {
+		d, last := s.of, false
+		d.mu.Lock()
+		if s.users--; s.users == 0 {
+			last = true
+			d.opens[s.name] = slices.DeleteFunc(d.opens[s.name], func(o *openedSink) bool { return o == s.openedSink })
+		}
+		d.mu.Unlock()
+		if last {
+			s.close()
+		}
+	})
+}
+
+// closeDispatchers lets dispatchers leave what they share with those of other relays.
+func closeDispatchers(all map[string]*dispatch.Dispatcher) {
+	for _, d := range all {
+		d.Close()
+	}
 }

@@ -63,6 +63,10 @@ type Options struct {
 	// process with less of it becomes the leader if both start together. 0 is none.
 	Patience time.Duration
 
+	// Destinations, if not nil, are shared with the other relays of the process that have them too.
+	// Sinks of one name are one destination then; see [Destinations].
+	Destinations *Destinations
+
 	// WrapSink, if not nil, returns what delivers to a sink in its place, for example to trace its
 	// rows. It is called for each session, and passes everything on to the sink. A wrapper of a
 	// sink.Pinger is one too.

@@ -128,6 +128,7 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	r.updateClaims(ctx)
 	freed := make(chan struct{}, 1)
 	lanes, routes := r.newDispatchers(sinks.sinks, st, epoch, tenure, freed)
+	defer closeDispatchers(lanes)
 	if err := r.restoreLanes(ctx, st, &begin, routes); err != nil {
 		return err
 	}

@@ -32,6 +32,9 @@ const (
 // wait or spill as they do for a dead receiver.
 type reopeningSink struct {
 	limits func(kind string) sink.Limits
+	// name is that of the sink among the destinations that relays share, if not nil.
+	name         string
+	destinations *Destinations
 	// onRefusedCredentials is called when the receiver refuses the credentials.
 	onRefusedCredentials func()
 	// log and count are for a sink.Reporter.
@@ -82,7 +85,7 @@ func (s *reopeningSink) reopen(as Sink) (changed bool, err error) {
 	if as.Open == nil {
 		return false, errors.New("sink missing after a reload")
 	}
-	fresh, err := as.Open()
+	fresh, err := s.destinations.open(s.name, as)
 	if r, is := fresh.(sink.Reporter); is && err == nil {
 		r.ReportTo(s.log, s.count)
 	}
@@ -333,6 +336,7 @@ func (r *Relay) openSinks() (*sinkFiles, error) {
 	for _, name := range slices.Sorted(maps.Keys(r.opt().Sinks)) {
 		s := &reopeningSink{
 			limits: r.opt().Sinks[name].Limits, onRefusedCredentials: f.requestCheck,
+			name: name, destinations: r.opt().Destinations,
 			log: r.log.With("sink", name), count: r.observer.Sink(name).Counted,
 		}
 		f.sinks[name] = s
@@ -394,7 +398,7 @@ func (r *Relay) newDispatchers(sinks map[string]*reopeningSink, st *sessionStore
 			opt.Dispatch.TakeoverWait = 0 // this relay has no request of the session before
 		}
 		bySink[name] = dispatch.New(opt.Dispatch, dispatch.Options{
-			Store: st, Sink: r.wrapped(name, s), Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
+			Store: st, Sink: r.wrapped(name, s), Destination: r.opt().Destinations.of(name, opt), Observer: watch, Epoch: epoch, DrainTimeout: opt.RequestTimeout + drainTimeout,
 			LogOnly: r.opt().logOnly(name), Frontiers: frontiers, Lease: lease, Late: r.mayGoUnclaimed, Unwritten: r.opt().unwritten(), Replays: r.db.store, Replayed: watch.countReplayed, Freed: freed,
 			Spill: r.hasPositions.Load() || st.fan != nil, SpillWhole: !r.hasPositions.Load(), // see pollLanes
 		})

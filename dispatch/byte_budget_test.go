@@ -31,7 +31,7 @@ type manualCore struct {
 
 func newManualCore(t *testing.T, cfg Config) *manualCore {
 	limits := sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1 << 30}
-	return &manualCore{core: newCore(cfg, func(string) sink.Limits { return limits }, func() float64 { return 0 }), t: t, now: time.Unix(1, 0)}
+	return &manualCore{core: newTestCore(cfg, func(string) sink.Limits { return limits }, func() float64 { return 0 }), t: t, now: time.Unix(1, 0)}
 }
 
 // startRequests starts all requests that may begin and returns the ids in flight.

@@ -27,6 +27,10 @@ type Options struct {
 	Observer Observer
 	Epoch    store.Epoch // of the leader
 
+	// Destination, if not nil, is shared with the dispatchers of other relays. Close the dispatcher
+	// then.
+	Destination *Destination
+
 	// DrainTimeout limits the requests in flight during shutdown.
 	DrainTimeout time.Duration
 

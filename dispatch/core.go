@@ -47,9 +47,9 @@ type core struct {
 	delivered map[string]time.Time // when a receiver last accepted a row, by outbox
 }
 
-func newCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
+func newCore(cfg Config, of lanes.Config) *core {
 	c := &core{
-		cfg: cfg, lanes: lanes.NewSet(cfg.lanes(limits, random)),
+		cfg: cfg, lanes: lanes.NewSet(of),
 		outcomes: pending.NewQueue[owner](lanes.VisibilityWait), delivered: map[string]time.Time{}, trail: trail.NewRing(trailRows), kept: trail.NewKept(keptRows),
 	}
 	if cfg.Chain {

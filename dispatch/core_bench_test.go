@@ -21,7 +21,7 @@ func BenchmarkCore(b *testing.B) {
 				items[i] = store.Item{Ref: store.Ref{Outbox: "box", ID: fmt.Sprintf("%013d", i)}, Kind: "EVENT",
 					Group: store.GroupOf(fmt.Sprint("group-", i%lanes)), Payload: make([]byte, 200), PayloadSize: 200}
 			}
-			c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
+			c, now := newTestCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
 			answers := make([]store.ClaimAnswer, rows)
 			for i := range answers {
 				answers[i].Result = store.Claimed

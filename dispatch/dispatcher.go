@@ -27,6 +27,7 @@ type Dispatcher struct {
 	operatorMu sync.Mutex
 
 	signals
+	member   *member // nil: no other dispatcher shares the destination
 	claims   claimer
 	sending  sending
 	outcomes writer
@@ -55,11 +56,16 @@ func newSignals() signals {
 func New(cfg Config, opt Options) *Dispatcher {
 	d := &Dispatcher{
 		cfg: cfg, opt: opt, obs: opt.Observer,
-		core:    newCore(cfg, opt.Sink.Limits, rand.Float64),
 		signals: newSignals(),
 		unsure:  make(chan error, 1),
 		stopped: make(chan struct{}),
 	}
+	of := cfg.lanes(opt.Sink.Limits, rand.Float64)
+	if opt.Destination != nil {
+		d.member = opt.Destination.join(cfg, d.toPace)
+		of.Share, of.Breakers = d.member.share, &opt.Destination.breakers
+	}
+	d.core = newCore(cfg, of)
 	d.claims.d, d.outcomes.d, d.spill.d, d.breakers.d = d, d, d, d
 	d.sending = sending{d: d, requests: make(chan *request, cfg.MaxConcurrentGroups)}
 	d.core.lanes.Memory.LogOnly = opt.LogOnly
@@ -158,8 +164,11 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 
 	workers, work := errgroup.WithContext(work)
 	workers.Go(func() error { return d.claims.run(work) })
-	if d.cfg.RateLimit > 0 {
+	if d.cfg.RateLimit > 0 || d.member != nil {
 		workers.Go(func() error { return d.sending.pace(work) })
+	}
+	if d.member != nil {
+		workers.Go(func() error { return d.member.follow(work, d) })
 	}
 	workers.Go(func() error { return d.outcomes.run(work) })
 	workers.Go(func() error { return d.spill.run(work) })

@@ -148,7 +148,7 @@ func TestUnwrittenClaimIsNotGivenBack(t *testing.T) {
 // A spilled row stays spilled while its outcome is early.
 func TestSpilledRowWithEarlyOutcome(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	c := newCore(DefaultConfig(), newFakeBackend().Limits, func() float64 { return 0 })
+	c := newTestCore(DefaultConfig(), newFakeBackend().Limits, func() float64 { return 0 })
 	rows := items("a", "1")
 	rows[0].Seq = 1
 	c.append(rows, nil)
@@ -176,7 +176,7 @@ func TestDiscardedRowIsClaimedAgain(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.MaxRetries = 0
 	now := time.Unix(1e9, 0)
-	c := newCore(cfg, newFakeBackend().Limits, func() float64 { return 0 })
+	c := newTestCore(cfg, newFakeBackend().Limits, func() float64 { return 0 })
 	rows := items("a", "1")
 	rows[0].Txn = 7
 	c.append(rows, nil)

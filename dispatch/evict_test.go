@@ -13,7 +13,7 @@ import (
 // Payloads of reloaded rows count.
 func TestReloadedPayloadsAreCounted(t *testing.T) {
 	cfg := DefaultConfig()
-	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
+	c := newTestCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
 	row := items("a", "1")[0]
 	row.Seq = 1
 	key := row.Lane()
@@ -36,7 +36,7 @@ func TestReloadedPayloadsAreCounted(t *testing.T) {
 func TestLaneOfRequeuedAndReloadedRowsCanBeEvicted(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 40
-	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
+	c := newTestCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
 	var table spilledTable
 	var requeued []store.Item
 	for i := range 15 {
@@ -72,7 +72,7 @@ func TestLaneOfRequeuedAndReloadedRowsCanBeEvicted(t *testing.T) {
 func TestSkippedRowIsNotGivenBack(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.BufferRows = 4
-	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1000} }, func() float64 { return 0 })
+	c := newTestCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1000} }, func() float64 { return 0 })
 	now := time.Unix(1000, 0)
 	c.append(rowsWithSeq(1, items("a", "1", "2", "3")), nil)
 	for _, req := range c.nextClaims(10, now) {
@@ -104,7 +104,7 @@ func TestSkippedRowIsNotGivenBack(t *testing.T) {
 func TestRowsEvictedDuringReloadComeBack(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Ungrouped, cfg.BufferRows, cfg.APIBatchSize = Parallel, 20, 1
-	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
+	c := newTestCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
 	var table spilledTable
 	ctx := context.Background()
 	var all []store.Item

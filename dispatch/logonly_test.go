@@ -14,7 +14,7 @@ import (
 
 // logOnlyCore returns a core for rows that only the log has.
 func logOnlyCore(cfg Config) *core {
-	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 30} }, func() float64 { return 0 })
+	c := newTestCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 30} }, func() float64 { return 0 })
 	c.lanes.Memory.LogOnly = map[string]bool{"events": true}
 	return c
 }

@@ -136,7 +136,7 @@ func (y *spillModel) start() {
 	limits := func(kind string) sink.Limits {
 		return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20, Endpoint: kind}
 	}
-	y.core = newCore(y.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
+	y.core = newTestCore(y.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	y.core.enableSpill()
 	if y.whole {
 		y.core.spill.SpillWhole()

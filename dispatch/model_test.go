@@ -241,7 +241,7 @@ func (w *coreModel) start() {
 	w.epoch++
 	w.ended, w.frozen = false, false
 	limits := func(kind string) sink.Limits { return w.limits[kind] }
-	w.core = newCore(w.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
+	w.core = newTestCore(w.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	w.core.setPingable(w.canPing)
 	w.lateRows, w.writes = nil, time.Time{}
 	if w.late {

@@ -266,7 +266,7 @@ func TestRequeuedRowFromLogIsNotReloadedTwice(t *testing.T) {
 func TestRequeuedSpilledRowIsKept(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Ungrouped, cfg.BufferRows = Parallel, 10
-	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
+	c := newTestCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 10, MaxBytes: 1000} }, func() float64 { return 0 })
 	row := items("", "1")[0]
 	row.Group = store.Group{}
 	row.Seq = 1
@@ -322,7 +322,7 @@ func TestSkipHeadOfPausedSpilledLane(t *testing.T) {
 // breaker keeps in memory.
 func TestReplayDoesNotStarveSpilledLanes(t *testing.T) {
 	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }
-	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
+	c, now := newTestCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
 	c.replay("job", replayOf(1, rowsInOwnGroups(2*maxProbeLanes)))
 	for !isOpen(c.endpoints()[0]) {
 		c.nextClaims(maxStatementRows, now)

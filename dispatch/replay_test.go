@@ -114,7 +114,7 @@ func TestLaneIsQuiescentOnceOutcomesAreWritten(t *testing.T) {
 // The outcome of a row that is being spilled waits for the spill, and so does Quiescent.
 func TestLaneIsNotQuiescentDuringSpill(t *testing.T) {
 	limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }
-	c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
+	c, now := newTestCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
 	still := func(when string, want bool) {
 		t.Helper()
 		if got, _ := c.quiescent(group("a")); got != want {

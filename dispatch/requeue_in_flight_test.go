@@ -18,7 +18,7 @@ func TestRequeueDuringOutcomeWrite(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
 	now := time.Unix(1e9, 0)
-	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }, func() float64 { return 0 })
+	c := newTestCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }, func() float64 { return 0 })
 	c.append(items("a", "1", "2"), nil)
 	reqs := c.nextClaims(100, now)
 	c.claimed(reqs[0], []store.ClaimAnswer{{Result: store.Claimed}, {Result: store.Claimed}}, now, now)
@@ -45,7 +45,7 @@ func TestDiscardDuringOutcomeWrite(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
 	now := time.Unix(1e9, 0)
-	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }, func() float64 { return 0 })
+	c := newTestCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }, func() float64 { return 0 })
 	c.append(items("a", "1", "2"), nil)
 	reqs := c.nextClaims(100, now)
 	c.claimed(reqs[0], []store.ClaimAnswer{{Result: store.Claimed}, {Result: store.Claimed}}, now, now)
@@ -65,7 +65,7 @@ func TestRequeuedHeadIsSpilledInItsPlace(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.MaxRetries = 0
 	now := time.Unix(1e9, 0)
-	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }, func() float64 { return 0 })
+	c := newTestCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 1, MaxBytes: 1 << 20} }, func() float64 { return 0 })
 	c.spill.SpillWhole()
 	c.append(rowsWithSeq(1, items("a", "1", "2", "3")), new(counter))
 	c.claimed(c.nextClaims(100, now)[0], []store.ClaimAnswer{{Result: store.Claimed}}, now, now)
@@ -94,7 +94,7 @@ func failingLogRow(t *testing.T, now time.Time) *core {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.OnFailed, cfg.MaxRetries = Block, 0
-	c := newCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }, func() float64 { return 0 })
+	c := newTestCore(cfg, func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }, func() float64 { return 0 })
 	c.lanes.Memory.LogOnly = map[string]bool{"events": true}
 	rows := items("a", "1", "2")
 	rows[0].Seq, rows[1].Seq = 1, 2

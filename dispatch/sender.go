@@ -2,9 +2,12 @@ package dispatch
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
+	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -90,7 +93,7 @@ func (s *sending) pace(ctx context.Context) error {
 		}
 		s.d.mu.Lock()
 		at, waits = s.d.core.lanes.Requests.NextSend()
-		due := waits && !time.Now().Before(at)
+		due := waits && !time.Now().Before(at) || s.d.member != nil
 		if due && s.dispatch(time.Now()) {
 			notify(s.d.toClaim) // more may be claimed
 		}
@@ -113,4 +116,104 @@ func deliver(ctx context.Context, to sink.Sink, msgs []sink.Message) sink.Result
 		}
 	}
 	return to.Deliver(ctx, msgs)
+}
+
+// Destination is a destination to which several relays of a process send: the dispatchers that have it
+// share the requests in flight, the rate limit and the circuit breakers. A dispatcher with many rows
+// takes turns with the others, request by request. The configuration of the latest dispatcher holds for
+// all. A Destination is safe for concurrent use and starts nothing.
+type Destination struct {
+	slots    *lanes.Slots
+	breakers breaker.Shared
+
+	mu      sync.Mutex
+	members map[*member]bool
+}
+
+// NewDestination returns a destination. With other, not nil, the two share their requests and their
+// rate limit, but no circuit breaker: for example the one before its address changed.
+func NewDestination(other *Destination) *Destination {
+	d := &Destination{members: map[*member]bool{}, slots: lanes.NewSlots(1, 0)}
+	if other != nil {
+		d.slots = other.slots
+	}
+	d.breakers.Changed = d.changed
+	return d
+}
+
+// DestinationStats is the state of a destination.
+type DestinationStats struct {
+	InFlight, Limit int // requests
+	Waiting         int // dispatchers with a request that waits for others
+	OpenBreakers    int
+	Members         int // dispatchers that share it
+}
+
+// Stats returns the present state.
+func (d *Destination) Stats() (s DestinationStats) {
+	s.InFlight, s.Limit, s.Waiting = d.slots.Usage()
+	s.OpenBreakers = d.breakers.Open()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.Members = len(d.members)
+	return s
+}
+
+// member is a dispatcher of a destination.
+type member struct {
+	share   *lanes.Share
+	changed chan struct{} // signals that a breaker changed, or that a probe or ping ended
+}
+
+func (d *Destination) join(cfg Config, mayTake chan<- struct{}) *member {
+	d.slots.Configure(cfg.MaxConcurrentGroups, float64(cfg.RateLimit))
+	m := &member{share: d.slots.Join(func() { notify(mayTake) }), changed: make(chan struct{}, 1)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.members[m] = true
+	return m
+}
+
+// changed tells all dispatchers that a breaker changed, or that a probe or ping ended.
+func (d *Destination) changed() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for m := range d.members {
+		notify(m.changed)
+	}
+}
+
+// follow takes over what other dispatchers learnt about the destination.
+func (m *member) follow(ctx context.Context, d *Dispatcher) error {
+	for {
+		if err := await(ctx, m.changed, time.Time{}); err != nil {
+			return err
+		}
+		d.change(func(c *core) {
+			for _, recv := range slices.Clone(c.lanes.Endpoints.All()) { // a change may drop some
+				for change := recv.Breaker.Follow(); change != breaker.Unchanged; change = recv.Breaker.Follow() {
+					c.breakerChanged(recv, change)
+				}
+			}
+		})
+		d.breakers.update()
+	}
+}
+
+// Close leaves a destination that others share. It gives back the requests that were canceled. Call it
+// after Run has returned, or instead of Run.
+func (d *Dispatcher) Close() {
+	if d.member == nil {
+		return
+	}
+	to := d.opt.Destination
+	to.mu.Lock()
+	delete(to.members, d.member)
+	to.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.member.share.Leave()
+	for _, recv := range d.core.lanes.Endpoints.All() {
+		recv.Breaker.Leave()
+	}
 }

@@ -160,7 +160,7 @@ func TestDeletedReplayReleasesLanes(t *testing.T) {
 func TestReplayMemoryIsReleased(t *testing.T) {
 	for _, class := range []sink.Class{sink.Delivered, sink.Rejected} {
 		limits := func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 2, MaxBytes: 1 << 20} }
-		c, now := newCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
+		c, now := newTestCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
 		c.cfg.MaxRetries = 0
 		var payloads []weak.Pointer[byte]
 		func() {

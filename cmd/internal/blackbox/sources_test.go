@@ -3,6 +3,7 @@ package blackbox
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -23,21 +24,24 @@ type tenants struct {
 	url       string // of the receiver
 
 	mu       sync.Mutex
-	received map[string]int // by the payload's tenant
+	received map[string]int        // by the payload's tenant
+	answer   func(name string) int // the status of an answer; nil: 200
+	dials    int                   // connections to the receiver
 }
 
 // newTenants creates n databases, some of them on MySQL if there is such a server.
 func newTenants(t *testing.T, n int) *tenants {
 	t.Helper()
 	s := &tenants{t: t, databases: map[string]string{}, conns: map[string]*conn{}, received: map[string]int{}}
-	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, name := range s.names {
-			s.received[name] += strings.Count(string(body), `"`+name+`"`)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(s.receive))
+	srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.dials++
 		}
-	}))
+	}
+	srv.Start()
 	t.Cleanup(srv.Close)
 	s.url = srv.URL
 	all := kinds(t)
@@ -54,6 +58,27 @@ func newTenants(t *testing.T, n int) *tenants {
 		s.names, s.databases[name], s.conns[name] = append(s.names, name), url, connect(t, url)
 	}
 	return s
+}
+
+// receive is the receiver.
+func (s *tenants) receive(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	s.mu.Lock()
+	answer, status := s.answer, http.StatusOK
+	s.mu.Unlock()
+	for _, name := range s.names {
+		n := strings.Count(string(body), `"`+name+`"`)
+		if n == 0 {
+			continue
+		}
+		if answer != nil {
+			status = answer(name)
+		}
+		s.mu.Lock()
+		s.received[name] += n
+		s.mu.Unlock()
+	}
+	w.WriteHeader(status)
 }
 
 // config returns the configuration of a process.

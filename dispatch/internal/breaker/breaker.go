@@ -42,8 +42,8 @@ type Config struct {
 	MaxPings     int
 }
 
-// Breaker is the circuit breaker of one endpoint. It is not safe for concurrent use.
-type Breaker struct {
+// state is the state of a breaker, which its users share.
+type state struct {
 	cfg  *Config
 	open bool
 
@@ -64,38 +64,13 @@ type Breaker struct {
 	nextProbe                       time.Time
 
 	pings pings
+	users int
 }
 
-// New returns a closed breaker.
-func New(cfg *Config) Breaker { return Breaker{cfg: cfg} }
-
-// Open reports whether only probes may be sent.
-func (b *Breaker) Open() bool { return b.open }
-
-// Fresh reports whether the breaker is closed and has counted no failure, so that a new one
-// would do the same.
-func (b *Breaker) Fresh() bool { return !b.open && b.failures+b.rejections+b.probes == 0 }
-
-// Openings counts how often the breaker has opened. A lane that was probed at the current
-// count is tried.
-func (b *Breaker) Openings() uint64 { return b.openings }
-
-// OpenedAt is when the breaker opened last.
-func (b *Breaker) OpenedAt() time.Time { return b.openedAt }
-
-// LastFailure is the endpoint's latest failure.
-func (b *Breaker) LastFailure() sink.Outcome { return b.lastFailure }
-
-// NextProbe is the earliest time of a probe with backoff.
-func (b *Breaker) NextProbe() time.Time { return b.nextProbe }
-
-// Probes is the number of probes in flight.
-func (b *Breaker) Probes() int { return b.probes }
-
-// AcceptedSince reports whether the endpoint accepted a row in a request that began after
+// acceptedSince reports whether the endpoint accepted a row in a request that began after
 // t. An earlier request may have been answered late and proves nothing about the time
 // since. Nothing is proven if t is zero.
-func (b *Breaker) AcceptedSince(t time.Time) bool {
+func (b *state) acceptedSince(t time.Time) bool {
 	return !t.IsZero() && b.lastAccepted.After(t)
 }
 
@@ -116,9 +91,9 @@ const (
 	Requested
 )
 
-// ProbeDue returns the probe that may go now; None if the breaker is closed or no probe is
+// probeDue returns the probe that may go now; None if the breaker is closed or no probe is
 // due. untried tells that an untried lane is ready.
-func (b *Breaker) ProbeDue(untried bool, now time.Time) Probe {
+func (b *state) probeDue(untried bool, now time.Time) Probe {
 	switch {
 	case !b.open:
 		return None
@@ -130,8 +105,8 @@ func (b *Breaker) ProbeDue(untried bool, now time.Time) Probe {
 	return Timed
 }
 
-// Begin records that a probe is in flight, until Answered or Withdraw.
-func (b *Breaker) Begin(p Probe) {
+// begin records that a probe is in flight, until answered or withdraw.
+func (b *state) begin(p Probe) {
 	if p == None {
 		return
 	}
@@ -141,8 +116,8 @@ func (b *Breaker) Begin(p Probe) {
 	}
 }
 
-// Withdraw records that a probe was not sent.
-func (b *Breaker) Withdraw(p Probe) {
+// withdraw records that a probe was not sent.
+func (b *state) withdraw(p Probe) {
 	if p != None {
 		b.probes--
 	}
@@ -181,12 +156,13 @@ const (
 	Closed
 )
 
-// Answered records the result of a request.
-func (b *Breaker) Answered(a *Answer, now time.Time) Change {
-	b.Withdraw(a.Probe)
+// answered records the result of a request.
+func (b *state) answered(a *Answer, now time.Time) {
+	b.withdraw(a.Probe)
 	if a.Accepted {
 		b.rejections, b.pings.proofs = 0, 0
-		return b.accepted(a.Started)
+		b.accepted(a.Started)
+		return
 	}
 
 	b.failures++
@@ -197,35 +173,32 @@ func (b *Breaker) Answered(a *Answer, now time.Time) Change {
 	b.lastFailure = a.Failure
 	if b.open {
 		b.delayNextProbe(a, now)
-		return Unchanged
+		return
 	}
 
 	proof := a.Proof || b.lastAccepted.After(a.Started)
 	if b.failures < MaxFailures && b.rejections < MaxRejections && (a.Failure.Class != sink.Misconfigured || proof) {
-		return Unchanged
+		return
 	}
 	b.open, b.openedAt = true, now
 	b.openings++
 	b.eagerLeft, b.failedProbes = MaxEagerProbes, 0
 	b.nextProbe = now.Add(b.cfg.Backoff(1))
 	b.applyRetryAfter(a.RetryAfter, now)
-	return Opened
 }
 
 // accepted records that the endpoint accepted a request that began at a time.
-func (b *Breaker) accepted(began time.Time) Change {
+func (b *state) accepted(began time.Time) {
 	b.lastAccepted = later(b.lastAccepted, began)
 	b.failures = 0
-	if !b.open || began.Before(b.openedAt) { // an older request proves nothing about now
-		return Unchanged
+	if !began.Before(b.openedAt) { // an older request proves nothing about now
+		b.open = false
 	}
-	b.open = false
-	return Closed
 }
 
 // delayNextProbe schedules the next probe. The pause is long only once every lane was
 // tried, because each untried lane may be the one that closes the breaker.
-func (b *Breaker) delayNextProbe(a *Answer, now time.Time) {
+func (b *state) delayNextProbe(a *Answer, now time.Time) {
 	if a.Probe == Timed {
 		b.failedProbes++
 	}
@@ -243,7 +216,7 @@ func (b *Breaker) delayNextProbe(a *Answer, now time.Time) {
 }
 
 // applyRetryAfter obeys the endpoint's Retry-After.
-func (b *Breaker) applyRetryAfter(after time.Duration, now time.Time) {
+func (b *state) applyRetryAfter(after time.Duration, now time.Time) {
 	if after = min(after, b.cfg.RetryAfterMax); after > 0 {
 		b.nextProbe = later(b.nextProbe, now.Add(after))
 		b.eagerLeft = 0
@@ -259,16 +232,13 @@ type pings struct {
 	unsupported bool      // the endpoint has no such request
 }
 
-// PingDue reports whether a ping may go: one at a time, in intervals, and at most MaxPings
+// pingDue reports whether a ping may go: one at a time, in intervals, and at most MaxPings
 // accepted ones without an accepted row. An endpoint that answers pings and fails on every
 // row therefore costs at most one row.
-func (b *Breaker) PingDue(now time.Time) bool {
+func (b *state) pingDue(now time.Time) bool {
 	p := &b.pings
 	return !p.unsupported && !p.inFlight && !now.Before(p.next) && p.proofs < b.cfg.MaxPings
 }
-
-// BeginPing records that a ping is in flight, until PingAnswered.
-func (b *Breaker) BeginPing() { b.pings.inFlight = true }
 
 // PingAnswer is the answer to a ping.
 type PingAnswer struct {
@@ -278,16 +248,16 @@ type PingAnswer struct {
 	RetryAfter  time.Duration
 }
 
-// PingAnswered records the answer to a ping.
-func (b *Breaker) PingAnswered(a *PingAnswer, now time.Time) Change {
+// pingAnswered records the answer to a ping.
+func (b *state) pingAnswered(a *PingAnswer, now time.Time) {
 	b.pings.inFlight = false
 	b.pings.next = now.Add(max(b.cfg.PingInterval, min(a.RetryAfter, b.cfg.RetryAfterMax)))
 	b.pings.unsupported = a.Unsupported
 	if a.Unsupported || !a.Accepted {
-		return Unchanged
+		return
 	}
 	b.pings.proofs++
-	return b.accepted(a.Began)
+	b.accepted(a.Began)
 }
 
 func later(a, b time.Time) time.Time {

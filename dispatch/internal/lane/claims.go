@@ -77,7 +77,7 @@ func (s *Set) NextClaim(notBefore, now time.Time) (at time.Time, ok bool) {
 	for _, recv := range s.Endpoints.all {
 		next := notBefore
 		switch open := recv.Breaker.Open(); {
-		case recv.waiting() == 0, open && recv.Named && !mayProbe[groupOf(recv, now)], open && recv.Breaker.Probes() > 0, !open && notBefore.IsZero():
+		case recv.waiting() == 0, open && recv.Named && !mayProbe[groupOf(recv, now)], open && recv.Breaker.Probing(), !open && notBefore.IsZero():
 			continue
 		case open && recv.Breaker.NextProbe().After(notBefore):
 			next = recv.Breaker.NextProbe()

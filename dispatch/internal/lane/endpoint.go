@@ -58,8 +58,9 @@ type Endpoints struct {
 	byEndpoint   map[string]*Receiver
 	breaker      *breaker.Config
 	namedBreaker *breaker.Config // of named endpoints
-	maxProbes    int             // of all named endpoints
-	probeTurn    [2]int          // the receivers that were probed last, see probeGroup
+	breakers     *breaker.Shared
+	maxProbes    int    // of all named endpoints
+	probeTurn    [2]int // the receivers that were probed last, see probeGroup
 	lastProbe    probeGroup
 	idle         []*Receiver          // named and without lanes, the longest first
 	acceptances  map[string]time.Time // latest, of forgotten receivers
@@ -79,7 +80,10 @@ const maxLimits = 256
 func newEndpoints(cfg *Config) Endpoints {
 	e := Endpoints{
 		askLimits: cfg.Limits, limits: map[string]sink.Limits{}, byEndpoint: map[string]*Receiver{},
-		breaker: cfg.Breaker, maxProbes: max(1, cfg.Senders/4), acceptances: map[string]time.Time{},
+		breaker: cfg.Breaker, breakers: cfg.Breakers, maxProbes: max(1, cfg.Senders/4), acceptances: map[string]time.Time{},
+	}
+	if e.breakers == nil {
+		e.breakers = new(breaker.Shared)
 	}
 	if cfg.Breaker != nil {
 		named := *cfg.Breaker
@@ -115,10 +119,12 @@ func (e *Endpoints) Foreign(recv *Receiver) bool { return recv.Named && !e.own }
 func (e *Endpoints) receiver(endpoint string, named bool) *Receiver {
 	recv := e.byEndpoint[endpoint]
 	if recv == nil {
-		recv = &Receiver{Endpoint: endpoint, Named: named, Breaker: breaker.New(e.breaker)}
+		recv = &Receiver{Endpoint: endpoint, Named: named}
 		if named {
-			recv.Breaker, recv.lastAccepted = breaker.New(e.namedBreaker), e.acceptances[endpoint]
+			recv.Breaker, recv.lastAccepted = e.breakers.Breaker("named "+endpoint, e.namedBreaker), e.acceptances[endpoint]
 			delete(e.acceptances, endpoint)
+		} else {
+			recv.Breaker = e.breakers.Breaker(endpoint, e.breaker)
 		}
 		e.byEndpoint[endpoint] = recv
 		e.all = append(e.all, recv)
@@ -245,6 +251,7 @@ func (e *Endpoints) dropIdle(recv *Receiver) {
 		}
 		e.acceptances[recv.Endpoint] = recv.lastAccepted
 	}
+	recv.Breaker.Leave()
 	delete(e.byEndpoint, recv.Endpoint)
 	e.all = slices.DeleteFunc(e.all, func(other *Receiver) bool { return other == recv })
 }

@@ -83,7 +83,7 @@ func freshRows(rows []*Row, now time.Time) (fresh []*Row, bytes int) {
 
 // goesUnclaimed reports whether the request that a lane begins now is sent before it is claimed.
 func (s *Set) goesUnclaimed(l *Lane, now time.Time) bool {
-	return s.Requests.Fresh.Allowed && s.Requests.pace.interval == 0 && l.isFresh(now)
+	return s.Requests.Fresh.Allowed && !s.Requests.share.paced() && l.isFresh(now)
 }
 
 // StartFresh begins the requests that NextClaims would send unclaimed now, before those of replays. It

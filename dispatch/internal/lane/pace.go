@@ -6,9 +6,6 @@ import "time"
 type pace struct {
 	interval time.Duration // between two requests
 	next     time.Time     // when the next request may be sent
-
-	// heldBack: NextClaims left ready lanes unclaimed because of the limit.
-	heldBack bool
 }
 
 const (

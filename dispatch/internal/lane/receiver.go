@@ -194,7 +194,7 @@ func (s *Set) probeReceiver(recv *Receiver, now time.Time) *Request {
 		if s.reroute(&recv.ready) {
 			return s.probeReceiver(recv, now)
 		}
-		if recv.Breaker.Probes() == 0 || s.Memory.fitsLarge(lanes[0].Rows[0]) {
+		if !recv.Breaker.Probing() || s.Memory.fitsLarge(lanes[0].Rows[0]) {
 			return s.newProbe(recv.ready.Pop(), probe)
 		}
 	case s.reroute(&recv.tried):

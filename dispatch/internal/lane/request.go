@@ -103,7 +103,10 @@ type Requests struct {
 
 	senders    int // maximum requests being sent
 	claimAhead int // further requests that are claimed
-	pace       pace
+	share      *Share
+
+	// heldBack: mayClaim left ready lanes unclaimed because of the rate limit.
+	heldBack bool
 
 	toSend    Fifo[*Request] // claimed, or with fresh rows
 	toClaim   Fifo[*Request] // halves of a failed request whose rows were not claimed
@@ -113,15 +116,26 @@ type Requests struct {
 }
 
 func newRequests(cfg *Config) Requests {
-	return Requests{senders: cfg.Senders, claimAhead: cfg.ClaimAhead, pace: newPace(cfg.Rate)}
+	share := cfg.Share
+	if share == nil {
+		share = NewSlots(cfg.Senders, cfg.Rate).Join(nil)
+	}
+	return Requests{senders: cfg.Senders, claimAhead: cfg.ClaimAhead, share: share}
 }
 
 // Len is the number of requests in flight.
 func (f *Requests) Len() int { return f.toClaim.Len() + f.claiming + f.toSend.Len() + f.sending }
 
 // Free is how many requests may begin. It exceeds the number of senders, so that a
-// sender that finishes finds its next request already claimed.
-func (f *Requests) Free() int { return f.senders + f.claimAhead - f.Len() }
+// sender that finishes finds its next request already claimed. While others use the slots of the
+// destination, no more than these wait.
+func (f *Requests) Free() int {
+	free := f.senders + f.claimAhead - f.Len()
+	if f.share.free() == 0 {
+		free = min(free, f.claimAhead-(f.Len()-f.sending))
+	}
+	return free
+}
 
 // Counts returns the numbers of claims, of requests being sent, and of those among them
 // with replayed rows.
@@ -145,17 +159,20 @@ func (f *Requests) TakeUnsent(is func(*Request) bool) []*Request {
 	for _, req := range taken {
 		req.Receiver().inFlight--
 	}
+	if f.toSend.Len() == 0 {
+		f.share.rest()
+	}
 	return taken
 }
 
 // mayClaim reports whether another request may be claimed.
 func (f *Requests) mayClaim(now time.Time) bool {
-	f.pace.heldBack = false
+	f.heldBack = false
 	if f.Free() <= 0 {
 		return false
 	}
-	f.pace.heldBack = !f.pace.claimable(f.claiming+f.toSend.Len(), now)
-	return !f.pace.heldBack
+	f.heldBack = !f.share.claimable(f.claiming+f.toSend.Len(), now)
+	return !f.heldBack
 }
 
 // claim records a request that is being claimed.
@@ -195,16 +212,21 @@ func (f *Requests) nextToClaim() *Request {
 }
 
 // senderIsFree reports whether a request that is not claimed finds a sender at once.
-func (f *Requests) senderIsFree() bool { return f.sending+f.toSend.Len() < f.senders }
+func (f *Requests) senderIsFree() bool {
+	return f.sending+f.toSend.Len() < f.senders && f.toSend.Len() < f.share.free()
+}
 
-// Next returns a claimed request to send; nil if there is none, no sender is free or
+// Next returns a claimed request to send; nil if there is none, no sender or slot is free or
 // the rate limit is reached. The caller reports it to Answered.
 func (f *Requests) Next(now time.Time) *Request {
-	if !f.mayTake() || !f.pace.allows(now) {
+	if !f.mayTake() {
+		f.share.rest()
+		return nil
+	}
+	if !f.share.take(now) {
 		return nil
 	}
 	req := f.take()
-	f.pace.sent(now)
 	req.Started = now
 	for _, r := range req.Runs {
 		r.Lane.SentAt = now
@@ -229,13 +251,14 @@ func (f *Requests) mayTake() bool {
 
 // NextSend is when the rate limit allows the next claimed request; false if none waits for it.
 func (f *Requests) NextSend() (at time.Time, ok bool) {
-	return f.pace.next, f.pace.interval > 0 && f.mayTake()
+	at, ok = f.share.nextSend()
+	return at, ok && f.mayTake()
 }
 
 // NextPacedClaim is when the rate limit allows the claims that Set.NextClaims has held back; false
 // if there are none.
 func (f *Requests) NextPacedClaim(now time.Time) (at time.Time, ok bool) {
-	return f.pace.claimableAt(f.claiming+f.toSend.Len(), now), f.pace.heldBack
+	return f.share.claimableAt(f.claiming+f.toSend.Len(), now), f.heldBack
 }
 
 // take passes the next claimed request to a sender.
@@ -253,6 +276,7 @@ func (f *Requests) Answered(req *Request) {
 	req.Receiver().inFlight--
 	req.answered = true
 	f.sending--
+	f.share.giveBack()
 	if req.Job() != nil {
 		f.replaying--
 	}

@@ -25,8 +25,12 @@ type Config struct {
 	RowLanes bool
 
 	Breaker *breaker.Config // also the backoff of a lane
-	Limits  func(kind string) sink.Limits
-	Random  func() float64 // [0,1)
+
+	// Breakers and Share are the parts of a destination that other dispatchers use too. nil: none does.
+	Breakers *breaker.Shared
+	Share    *Share
+	Limits   func(kind string) sink.Limits
+	Random   func() float64 // [0,1)
 }
 
 // Set holds the lanes of a sink and the queues in which they wait. It is not safe for

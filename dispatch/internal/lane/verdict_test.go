@@ -132,7 +132,7 @@ func TestJudge(t *testing.T) {
 	for name, attempts := range tests {
 		t.Run(name, func(t *testing.T) {
 			p := Policy{ProofWait: 300 * time.Second}
-			rw, l := &Row{}, &Lane{Receiver: &Receiver{}}
+			rw, l := &Row{}, &Lane{Receiver: &Receiver{Breaker: breaker.New(&breaker.Config{})}}
 			for i, a := range attempts {
 				if a.accepted > 0 {
 					l.Receiver.Breaker.Answered(&breaker.Answer{Started: second(a.accepted), Accepted: true}, second(a.accepted))
