@@ -112,11 +112,14 @@ func (s *session) askLimit(age time.Duration) (limit int64, ok bool) {
 	}
 	limit = known
 	other, err := s.connect(server)
-	switch {
-	case err == nil:
-		limit = other.MaxPayload()
+	if err == nil {
+		// A server tells the limit of an account only behind its answer to the login.
+		if err = other.FlushTimeout(other.Opts.Timeout); err == nil {
+			limit = other.MaxPayload()
+		}
 		other.Close()
-	case !s.nc.IsConnected():
+	}
+	if err != nil && !s.nc.IsConnected() {
 		return 0, false
 	}
 	s.asked, s.limit = time.Now(), limit

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
@@ -194,6 +195,28 @@ func TestLimitIsRaised(t *testing.T) {
 			res = s.Deliver(t.Context(), msgs)
 		}
 		wantStored(t, b, ids(0, 2))
+	}
+}
+
+// An account takes smaller messages than its server. That is no raised limit: a row that is larger is
+// rejected, and the sink stays connected. The server tells the limit of the account after the login.
+func TestLimitOfAccount(t *testing.T) {
+	b := &broker{tb: t, login: natsgo.UserInfo("u", "p"), NATSServer: servers.NATS.Start(t, map[string]string{
+		"accounts": "{A: {jetstream: enabled, users: [{user: u, password: p}], limits: {max_payload: 65536}}}",
+	})}
+	b.createStream(servers.NATS, nil)
+	c := b.config()
+	c.User, c.Password = "u", "p"
+	s := newSink(t, c)
+	nats.SetLimitAge(s, 0)
+	want(t, s, run(0, 0), sink.Delivered)
+	large := run(1, 1)
+	large[0].Payload = make([]byte, 100<<10)
+	for range 20 { // each asks the server
+		res := s.Deliver(t.Context(), large)
+		if out := res.At(0); out.Class != sink.Rejected || !out.Final {
+			t.Fatalf("a large row is %s, final %t: %s", out.Class, out.Final, out.Detail)
+		}
 	}
 }
 
