@@ -37,7 +37,7 @@ RARELY   = GOGC=400
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test $(SUITES) short crash leader faults lint vuln fuzz bench microbench docs alerts prometheus collector release chart apiserver clean have-go have-cc
+.PHONY: help build quickstart test $(SUITES) short crash leader brokers faults lint vuln fuzz bench microbench docs alerts prometheus collector release chart apiserver clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -96,6 +96,9 @@ faults: have-go ## run two relays under load and faults from SEED for MINUTES (5
 			SLUICEBOX_TEST_RATE=$(RATE) SLUICEBOX_TEST_EVERY=$(EVERY) SLUICEBOX_TEST_FAULTS="$(KINDS)" SLUICEBOX_TEST_REPORT=$(if $(REPORT),$(abspath $(REPORT))) \
 			go test -count=1 -v -timeout 24h -run 'TestFaults$$' ./cmd/internal/blackbox || failed="$$failed $$db"; \
 	done; [ -z "$$failed" ] || { echo "faults: failed:$$failed" >&2; exit 1; }
+
+brokers: have-go ## kill brokers of a Kafka cluster of three N times (20) under a feeder and its shards, and force an unclean election
+	$(SERVERS) exec pg15 kafka -- env SLUICEBOX_TEST_VERSIONS=pg15 SLUICEBOX_TEST_CRASHES=$(N) go test -count=1 -v -run 'TestBrokers$$' ./capture/kafka
 
 lint: have-go ## check the format and look for mistakes
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w these files:" $$unformatted >&2; exit 1; }

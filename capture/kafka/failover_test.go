@@ -206,7 +206,7 @@ func (r *rig) raw(t *testing.T) (late, reversed int) {
 }
 
 // waitFor polls, because a status has no signal.
-func waitFor(t *testing.T, what string, holds func() bool) {
+func waitFor(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !holds(); <-time.After(5 * time.Millisecond) {
 		if time.Now().After(end) {

@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -41,6 +42,8 @@ type rig struct {
 	cluster    *servers.KafkaCluster
 	admin      *kadm.Client
 	partitions int
+	replicas   int  // 0 is 1
+	batchRows  int  // of the database's source; 0 is 30
 	waits      bool // a commit waits until the topic has its rows
 
 	tables *pgstore.Store   // of the feeder
@@ -55,10 +58,17 @@ type rig struct {
 }
 
 // newRig starts a feeder.
-func newRig(t *testing.T, c *servers.KafkaCluster, url string, partitions int) *rig {
+func newRig(t testing.TB, c *servers.KafkaCluster, url string, partitions int) *rig {
 	t.Helper()
-	servers.Exec(t, url, createTable)
-	r := &rig{url: url, cluster: c, partitions: partitions, connected: make(chan struct{}, 1)}
+	r := &rig{url: url, cluster: c, partitions: partitions}
+	r.begin(t)
+	return r
+}
+
+// begin creates the table and the topic, and starts the feeder.
+func (r *rig) begin(t testing.TB) {
+	t.Helper()
+	servers.Exec(t, r.url, createTable)
 	r.create(t)
 	r.tables = r.store(t, r.name)
 	if err := r.tables.Install(t.Context()); err != nil {
@@ -66,12 +76,12 @@ func newRig(t *testing.T, c *servers.KafkaCluster, url string, partitions int) *
 	}
 	r.marker = r.database(t)
 	r.start(t)
-	return r
 }
 
 // create creates the topic, under a new name.
-func (r *rig) create(t *testing.T) {
+func (r *rig) create(t testing.TB) {
 	t.Helper()
+	r.connected = make(chan struct{}, 1)
 	r.name = "t" + strconv.FormatInt(time.Now().UnixNano(), 36)
 	client, err := kgo.NewClient(r.client()...)
 	if err != nil {
@@ -80,7 +90,10 @@ func (r *rig) create(t *testing.T) {
 	t.Cleanup(client.Close)
 	r.admin = kadm.NewClient(client)
 	settings := map[string]*string{"max.message.bytes": kadm.StringPtr("2000000")}
-	if resp, err := r.admin.CreateTopic(t.Context(), int32(r.partitions), 1, settings, r.name); err != nil || resp.Err != nil {
+	if r.replicas > 1 {
+		settings["min.insync.replicas"] = kadm.StringPtr("2")
+	}
+	if resp, err := r.admin.CreateTopic(t.Context(), int32(r.partitions), int16(max(1, r.replicas)), settings, r.name); err != nil || resp.Err != nil {
 		t.Fatal(err, resp.Err)
 	}
 }
@@ -89,7 +102,7 @@ func (r *rig) client() []kgo.Opt {
 	return []kgo.Opt{kgo.SeedBrokers(r.cluster.Addresses()...), kgo.MetadataMinAge(10 * time.Millisecond)}
 }
 
-func (r *rig) store(t *testing.T, name string) *pgstore.Store {
+func (r *rig) store(t testing.TB, name string) *pgstore.Store {
 	t.Helper()
 	st, err := pgstore.New(pgstore.Config{URL: r.url, Name: name, Outboxes: outboxes()})
 	if err != nil {
@@ -100,11 +113,11 @@ func (r *rig) store(t *testing.T, name string) *pgstore.Store {
 }
 
 // database returns a source of the database's log.
-func (r *rig) database(t *testing.T) *postgres.Source {
+func (r *rig) database(t testing.TB) *postgres.Source {
 	t.Helper()
 	src, err := postgres.New(postgres.Config{
 		URL: r.url, Name: r.name, Outboxes: outboxes(), MayCreate: true, TakeOver: true, HeartbeatInterval: -1,
-		SlotTimeout: 3 * time.Minute, MaxBatchRows: 30,
+		SlotTimeout: 3 * time.Minute, MaxBatchRows: cmp.Or(r.batchRows, 30),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +127,7 @@ func (r *rig) database(t *testing.T) *postgres.Source {
 }
 
 // start runs the feeder until the test ends.
-func (r *rig) start(t *testing.T) {
+func (r *rig) start(t testing.TB) {
 	var err error
 	r.feeder, err = feed.New(feed.Config{
 		Client: append(r.client(), kgo.ProducerBatchCompression(kgo.NoCompression())), Topic: r.name, Partitions: r.partitions,
@@ -172,7 +185,7 @@ func (r *rig) config(partition int) kafka.Config {
 	}
 }
 
-func (r *rig) source(t *testing.T, cfg kafka.Config) *kafka.Source {
+func (r *rig) source(t testing.TB, cfg kafka.Config) *kafka.Source {
 	t.Helper()
 	src, err := kafka.New(cfg)
 	if err != nil {

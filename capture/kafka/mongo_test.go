@@ -85,7 +85,7 @@ func (d *mongoDatabase) feed(t *testing.T, r *rig, tables feed.Tables, batchRows
 // taken for a repetition as a whole.
 func testMongo(t *testing.T, c *servers.KafkaCluster) {
 	const documents, more = 40, 10
-	r := &rig{cluster: c, partitions: 1, connected: make(chan struct{}, 1)}
+	r := &rig{cluster: c, partitions: 1}
 	r.create(t)
 	d := newMongoDatabase(t, r.name)
 	var want []string

@@ -64,12 +64,16 @@ type receiver struct {
 	groups  map[string][]int
 	seen    map[string]bool
 	repeats int
+	empty   int // rows without a payload
 }
 
 func (r *receiver) deliver(_ context.Context, rows []sink.Message) sink.Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range rows {
+		if len(rows[i].Payload) == 0 {
+			r.empty++
+		}
 		if r.seen[rows[i].ID] {
 			r.repeats++
 			continue
@@ -88,11 +92,17 @@ func (r *receiver) count() int {
 }
 
 // relay runs the relay of a partition until stop is called.
-func (r *rig) relay(t *testing.T, partition int, to *receiver) (stop func()) {
+func (r *rig) relay(t testing.TB, partition int, to *receiver) (stop func()) {
+	t.Helper()
+	return runRelay(t, fmt.Sprintf("%s_%d", r.name, partition), shardDatabase{postgres.Database{URL: r.url}, r, partition}, to)
+}
+
+// runRelay runs a relay until stop is called.
+func runRelay(t testing.TB, name string, database sluicebox.Database, to *receiver) (stop func()) {
 	t.Helper()
 	relay, err := sluicebox.New(sluicebox.Options{
-		Name:     fmt.Sprintf("%s_%d", r.name, partition),
-		Database: shardDatabase{postgres.Database{URL: r.url}, r, partition},
+		Name:     name,
+		Database: database,
 		Outboxes: []sluicebox.Outbox{{Outbox: outboxes()[0], Sink: "receiver"}},
 		Sinks:    map[string]sluicebox.Sink{"receiver": {Sink: sink.Func(to.deliver)}},
 		Mode:     sluicebox.ModeStream, SweepInterval: time.Second,
@@ -107,7 +117,7 @@ func (r *rig) relay(t *testing.T, partition int, to *receiver) (stop func()) {
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("the relay of partition %d ended with %v", partition, err)
+			t.Errorf("relay %s ended with %v", name, err)
 		}
 	})
 	t.Cleanup(stop)
@@ -118,7 +128,7 @@ func (r *rig) relay(t *testing.T, partition int, to *receiver) (stop func()) {
 // and released, and while a shard moves to another relay. Each row arrives, and those of a group in the
 // order of commits.
 func testRelays(t *testing.T, c *servers.KafkaCluster) {
-	const partitions, groups = 2, 10
+	const partitions, groups = 3, 10 // so that views have no payloads
 	r := newRig(t, c, servers.Database(t, servers.Versions()[0]), partitions)
 	r.stop()
 	zombie := newZombie(t, r)
@@ -159,6 +169,9 @@ func testRelays(t *testing.T, c *servers.KafkaCluster) {
 				t.Errorf("group %s: row %d arrived after %d", group, order[i], order[i-1])
 			}
 		}
+	}
+	if to.empty > 0 {
+		t.Errorf("%d rows arrived without their payload", to.empty)
 	}
 	late, _ := r.raw(t)
 	t.Logf("%d rows, %d repeated, %d late records", rows, to.repeats, late)
