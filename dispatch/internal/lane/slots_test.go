@@ -52,7 +52,7 @@ func TestSlotsAgainstModel(t *testing.T) {
 			"rest": func(t *rapid.T) {
 				i := rapid.IntRange(0, n-1).Draw(t, "share")
 				shares[i].rest()
-				waits[i], woken[i] = false, false
+				waits[i], woken[i], overtaken[i] = false, false, [n]int{} // it waits anew
 			},
 			"give back": func(t *rapid.T) {
 				if i := rapid.IntRange(0, n-1).Draw(t, "share"); held[i] > 0 {
