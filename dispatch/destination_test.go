@@ -168,3 +168,64 @@ func TestDispatcherLeavesDestination(t *testing.T) {
 		}
 	})
 }
+
+// A fresh row that comes while another dispatcher has all requests is sent once there is room, although
+// nothing else happens to its own dispatcher.
+func TestFreshRowWaitsForDestination(t *testing.T) {
+	cfg := senders(2)
+	cfg.APIBatchSize = 1
+	share(t, 2, cfg, func(s *sharing) {
+		s.dispatchers[1].change(func(c *core) { c.late.allowed = func() bool { return true } })
+		s.backends[0].set(func() {
+			s.backends[0].answer = func(ids []string) sink.Result {
+				<-time.After(300 * time.Millisecond)
+				return always(sink.Delivered)(ids)
+			}
+		})
+		add(t, s.dispatchers[0], nil, rowsInOwnGroups(2))
+		s.backends[0].advance(100 * time.Millisecond)
+		var c counter
+		addFresh(s.dispatchers[1], &c, items("a", "1"))
+		s.backends[1].advance(time.Minute)
+		if c.n != 1 {
+			t.Errorf("the row is not delivered after a minute: %+v", s.to.Stats())
+		}
+	})
+}
+
+// A dispatcher whose database fails has no probe in flight that holds the others back.
+func TestProbeOfAFailingDatabase(t *testing.T) {
+	cfg := senders(2)
+	cfg.APIBatchSize = 1
+	share(t, 2, cfg, func(s *sharing) {
+		for _, k := range s.backends {
+			k.set(func() { k.answer = always(sink.Unavailable) })
+		}
+		var c counter
+		add(t, s.dispatchers[0], nil, rowsInOwnGroups(20))
+		add(t, s.dispatchers[1], &c, rowsInOwnGroups(20))
+		s.backends[0].advance(10 * time.Minute)
+		s.backends[0].set(func() { s.backends[0].err = fmt.Errorf("read-only") })
+		s.backends[0].advance(10 * time.Minute) // it has its turn to probe
+		s.backends[1].set(func() { s.backends[1].answer = always(sink.Delivered) })
+		s.backends[1].advance(10 * time.Minute)
+		if c.n != 20 {
+			t.Errorf("%d of 20 rows are delivered after ten minutes: %+v", c.n, s.to.Stats())
+		}
+	})
+}
+
+// While a rate limit holds requests back, a dispatcher waits and does not look again and again.
+func TestRateOfDestination(t *testing.T) {
+	cfg := senders(4)
+	cfg.APIBatchSize, cfg.RateLimit = 1, 2
+	share(t, 2, cfg, func(s *sharing) {
+		var c [2]counter
+		add(t, s.dispatchers[0], &c[0], rowsInOwnGroups(10))
+		add(t, s.dispatchers[1], &c[1], rowsInOwnGroups(10))
+		s.backends[0].advance(20 * time.Second)
+		if c[0].n != 10 || c[1].n != 10 {
+			t.Errorf("%d and %d of 10 rows are delivered", c[0].n, c[1].n)
+		}
+	})
+}

@@ -93,7 +93,7 @@ func (s *sending) pace(ctx context.Context) error {
 		}
 		s.d.mu.Lock()
 		at, waits = s.d.core.lanes.Requests.NextSend()
-		due := waits && !time.Now().Before(at) || s.d.member != nil
+		due := waits && !time.Now().Before(at) || !waits && s.d.member != nil // a slot may be free
 		if due && s.dispatch(time.Now()) {
 			notify(s.d.toClaim) // more may be claimed
 		}

@@ -72,6 +72,7 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 				for i := range rows {
 					rows[i].OwnClaimAt = at // the claim may be written and its answer lost
 				}
+				c.pauseProbes(reqs)
 			}
 			return err
 		})
@@ -92,6 +93,7 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 
 	now := time.Now()
 	for _, req := range reqs {
+		req.ResumeProbe()
 		n := req.Size()
 		c.d.core.claimed(req, answers[:n], at, now)
 		answers = answers[n:]
@@ -102,6 +104,16 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 	c.d.mu.Unlock()
 	c.d.wakeWorkers()
 	return nil
+}
+
+// pauseProbes lets the other dispatchers of the destination probe while this one cannot claim the row of a
+// probe.
+func (c *claimer) pauseProbes(reqs []*request) {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	for _, req := range reqs {
+		req.PauseProbe()
+	}
 }
 
 // reportAnswers reports the answers of a claim, and the rows that it did not find.

@@ -59,6 +59,7 @@ type Breaker struct {
 	open     bool // as this user knows it
 	openings uint64
 	probes   int  // of this user, in flight
+	paused   int  // of these, those that hold no other user back
 	pings    bool // this user has a ping in flight
 }
 
@@ -154,6 +155,25 @@ func (b *Breaker) Withdraw(p Probe) {
 	b.tell()
 }
 
+// Pause lets other users probe, because a probe in flight cannot be sent for now. Resume ends that.
+func (b *Breaker) Pause(p Probe) {
+	if p == None {
+		return
+	}
+	b.paused++
+	b.locked(func(of *state) { of.withdraw(p) })
+	b.tell()
+}
+
+// Resume ends Pause.
+func (b *Breaker) Resume(p Probe) {
+	if p == None {
+		return
+	}
+	b.paused--
+	b.locked(func(of *state) { of.probes++ })
+}
+
 // Answered records the result of a request.
 func (b *Breaker) Answered(a *Answer, now time.Time) Change {
 	if a.Probe != None {
@@ -211,12 +231,12 @@ func (b *Breaker) Follow() (change Change) {
 // more. The last user takes the state along.
 func (b *Breaker) Leave() {
 	b.locked(func(of *state) {
-		of.probes -= b.probes
+		of.probes -= b.probes - b.paused
 		of.pings.inFlight = of.pings.inFlight && !b.pings
 		if of.users--; of.users == 0 {
 			delete(b.shared.states, b.endpoint)
 		}
 	})
-	b.probes, b.pings = 0, false
+	b.probes, b.paused, b.pings = 0, 0, false
 	b.tell()
 }

@@ -131,7 +131,7 @@ func (s *Set) buildRequest(now time.Time) *Request {
 	if ready == nil {
 		return nil
 	}
-	unclaimed := s.goesUnclaimed(ready.items[0], now)
+	unclaimed := s.goesUnclaimed(ready.items[0], now) && !s.Requests.waitsForOthers() // who waits is claimed meanwhile
 	if unclaimed && !s.Requests.senderIsFree() {
 		return nil // it needs no claim ahead
 	}

@@ -24,7 +24,8 @@ type Request struct {
 	Runs []*Run
 
 	// Probe: a single row that tests an endpoint with an open breaker.
-	Probe breaker.Probe
+	Probe  breaker.Probe
+	paused bool // see PauseProbe
 
 	// Split: the request bisects an earlier failure.
 	Split      bool
@@ -39,6 +40,23 @@ type Request struct {
 
 // Receiver is the endpoint that the request goes to.
 func (r *Request) Receiver() *Receiver { return r.Runs[0].Lane.Receiver }
+
+// PauseProbe lets other users of the endpoint probe until ResumeProbe, because this request is not sent for
+// now.
+func (r *Request) PauseProbe() {
+	if !r.paused {
+		r.paused = true
+		r.Receiver().Breaker.Pause(r.Probe)
+	}
+}
+
+// ResumeProbe ends PauseProbe.
+func (r *Request) ResumeProbe() {
+	if r.paused {
+		r.paused = false
+		r.Receiver().Breaker.Resume(r.Probe)
+	}
+}
 
 // Job is the replay that the rows belong to; nil for live rows.
 func (r *Request) Job() *replay.Job { return r.Runs[0].Lane.Job }
@@ -209,6 +227,11 @@ func (f *Requests) nextToClaim() *Request {
 	}
 	f.claiming++
 	return f.toClaim.Pop()
+}
+
+// waitsForOthers reports whether only other users of the destination keep a request from a sender.
+func (f *Requests) waitsForOthers() bool {
+	return f.sending+f.toSend.Len() < f.senders && !f.senderIsFree()
 }
 
 // senderIsFree reports whether a request that is not claimed finds a sender at once.
