@@ -26,7 +26,7 @@ const (
 
 // options are the keys of the sink and of the events' outbox that the seed decides.
 func (p chaosPlan) options() (sink, outbox string) {
-	if p.seed&seedOfItems != 0 && !p.brief {
+	if p.items() {
 		sink = ", wire: items"
 	}
 	if p.deletes() {
@@ -35,6 +35,7 @@ func (p chaosPlan) options() (sink, outbox string) {
 	return sink, outbox
 }
 
+func (p chaosPlan) items() bool   { return p.seed&seedOfItems != 0 && !p.brief }
 func (p chaosPlan) deletes() bool { return p.seed&seedOfRetention != 0 && !p.brief }
 
 // deleted notes as COMPLETED the events that retention may have deleted. The oracle still asks
@@ -58,12 +59,9 @@ func (c *chaos) deleted(states map[string]string) (n int) {
 func answerKinds() []chaosKind {
 	const short, long = 300 * time.Millisecond, 4 * time.Second
 	script := func(name string, make func(salt uint64) sinktest.Script) chaosKind {
-		return chaosKind{name: "receiver " + name, least: short, most: long, inject: func(c *chaos, r *rand.Rand) func() {
-			answer := make(r.Uint64())
-			c.to.behave.Store(&answer)
-			return func() { c.to.behave.CompareAndSwap(&answer, nil) }
-		}}
+		return answerKind(name, long, make)
 	}
+	ofItems := func(k chaosKind) chaosKind { k.needs = needItems; return k }
 	network := func(what string, begin, end func(w *servers.Proxy)) chaosKind {
 		return chaosKind{name: "receiver's network " + what, least: short, most: long, inject: func(c *chaos, _ *rand.Rand) func() {
 			begin(c.toReceiver)
@@ -74,13 +72,13 @@ func answerKinds() []chaosKind {
 		return func(uint64) sinktest.Script { return answer }
 	}
 	return []chaosKind{
-		script("fails the rows of a request", failsSome),
-		script("leaves rows out of its answer", always(func(req *sinktest.Request) sinktest.Answer {
+		ofItems(script("fails the rows of a request", failsSome)),
+		ofItems(script("leaves rows out of its answer", always(func(req *sinktest.Request) sinktest.Answer {
 			if !hasResults(req) {
 				return sinktest.Answer{}
 			}
 			return sinktest.Answer{Status: http.StatusCreated, Body: sinktest.Results(len(req.Items) - 1)}
-		})),
+		}))),
 		script("cuts its answers off", always(func(*sinktest.Request) sinktest.Answer {
 			return sinktest.Answer{
 				Status: http.StatusCreated, Body: []byte(`{"results": [{"id": "plat`),

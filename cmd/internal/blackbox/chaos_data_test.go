@@ -12,41 +12,21 @@ import (
 // dataKinds are rows that are hard, and transactions that are.
 func dataKinds() []chaosKind {
 	const short, long = 300 * time.Millisecond, 3 * time.Second
-	odd := func(name string, change func(r *chaosRow, rnd *rand.Rand)) chaosKind {
-		return chaosKind{name: name, least: short, most: long, inject: func(c *chaos, _ *rand.Rand) func() {
-			c.odd.Store(&change)
-			return func() { c.odd.CompareAndSwap(&change, nil) }
-		}}
-	}
 	return []chaosKind{
-		odd("big rows", func(r *chaosRow, rnd *rand.Rand) {
-			if rnd.IntN(50) == 0 {
-				r.fill(strings.Repeat("x", 900<<10))
-			}
+		oddKind("big rows", 50, func(r *chaosRow, _ *rand.Rand) { r.fill(strings.Repeat("x", 900<<10)) }),
+		oddKind("rows beyond the limit", 50, func(r *chaosRow, _ *rand.Rand) {
+			r.mayFail = true
+			r.fill(strings.Repeat("x", 1<<20)) // FlowCatalyst takes requests below 1 MiB
 		}),
-		odd("rows beyond the limit", func(r *chaosRow, rnd *rand.Rand) {
-			if rnd.IntN(50) == 0 {
-				r.mayFail = true
-				r.fill(strings.Repeat("x", 1<<20)) // FlowCatalyst takes requests below 1 MiB
-			}
+		oddKind("poison rows", 20, func(r *chaosRow, _ *rand.Rand) {
+			r.mayFail = true
+			r.fill(poisonMark)
 		}),
-		odd("poison rows", func(r *chaosRow, rnd *rand.Rand) {
-			if rnd.IntN(20) == 0 {
-				r.mayFail = true
-				r.fill(poisonMark)
-			}
+		oddKind("bad JSON", 20, func(r *chaosRow, _ *rand.Rand) {
+			r.mayFail = true
+			r.payload = `{"id": "` + r.id + `", broken`
 		}),
-		odd("bad JSON", func(r *chaosRow, rnd *rand.Rand) {
-			if rnd.IntN(20) == 0 {
-				r.mayFail = true
-				r.payload = `{"id": "` + r.id + `", broken`
-			}
-		}),
-		odd("rows without a group", func(r *chaosRow, rnd *rand.Rand) {
-			if rnd.IntN(5) == 0 {
-				r.group, r.noOrder = "", true
-			}
-		}),
+		oddKind("rows without a group", 5, func(r *chaosRow, _ *rand.Rand) { r.group, r.noOrder = "", true }),
 		{name: "a transaction of many rows", least: short, most: long, inject: func(c *chaos, r *rand.Rand) func() {
 			return c.writes(c.rowsOf(1000+r.IntN(20), 3000))
 		}},
@@ -87,6 +67,36 @@ func dataKinds() []chaosKind {
 	}
 }
 
+// oddKind changes one of so many rows.
+func oddKind(name string, of int, change func(r *chaosRow, rnd *rand.Rand)) chaosKind {
+	const short, long = 300 * time.Millisecond, 3 * time.Second
+	return chaosKind{name: name, family: "odd", least: short, most: long, counted: true, inject: func(c *chaos, _ *rand.Rand) func() {
+		some := func(r *chaosRow, rnd *rand.Rand) {
+			if rnd.IntN(of) == 0 {
+				change(r, rnd)
+				c.effects.add(name)
+			}
+		}
+		c.odd.Store(&some)
+		return func() { c.odd.CompareAndSwap(&some, nil) }
+	}}
+}
+
+// clockKinds are services whose clocks are wrong. Rows of such a time may be out of order after a snapshot,
+// which is sorted by it. The clocks of relays and servers are that of the machine, because Linux gives a
+// process none of its own.
+func clockKinds() []chaosKind {
+	shift := func(most time.Duration) func(r *chaosRow, rnd *rand.Rand) {
+		return func(r *chaosRow, rnd *rand.Rand) {
+			r.at, r.noOrder = r.at.Add(time.Duration(rnd.Float64()*float64(most))).Truncate(time.Millisecond), true
+		}
+	}
+	return []chaosKind{
+		oddKind("clocks of services ahead", 5, shift(time.Hour)),
+		oddKind("clocks of services behind", 5, shift(-2*time.Minute)), // the oracle reads all rows since the first one
+	}
+}
+
 // rowsOf makes rows of a group that no writer has.
 func (c *chaos) rowsOf(group, n int) (rows []*chaosRow) {
 	for range n {
@@ -99,11 +109,11 @@ func (c *chaos) rowsOf(group, n int) (rows []*chaosRow) {
 func operatorKinds() []chaosKind {
 	const short, long = 300 * time.Millisecond, 3 * time.Second
 	return []chaosKind{
-		{name: "lanes paused and resumed", least: short, most: long, inject: func(c *chaos, r *rand.Rand) func() {
+		{name: "lanes paused and resumed", least: short, most: long, counted: true, inject: func(c *chaos, r *rand.Rand) func() {
 			group := fmt.Sprint("group-", r.IntN(chaosHot))
-			c.operate("lanes/pause", `{"outbox": "outbox_events", "kind": "EVENT", "group": %q, "reason": "a look at it"}`, group)
+			c.operate("lanes paused and resumed", "lanes/pause", `{"outbox": "outbox_events", "kind": "EVENT", "group": %q, "reason": "a look at it"}`, group)
 			return func() {
-				c.operate("lanes/resume", `{"outbox": "outbox_events", "kind": "EVENT", "group": %q, "reason": "seen"}`, group)
+				c.operate("", "lanes/resume", `{"outbox": "outbox_events", "kind": "EVENT", "group": %q, "reason": "seen"}`, group)
 			}
 		}},
 		{name: "a lane skipped", least: short, most: long, inject: func(c *chaos, r *rand.Rand) func() {
@@ -136,9 +146,9 @@ func operatorKinds() []chaosKind {
 			c.try("lanes/retry-now", `{"outbox": "outbox_events", "kind": "EVENT", "group": %q}`, fmt.Sprint("group-", r.IntN(chaosHot)))
 			return func() {}
 		}},
-		{name: "a replay", least: short, most: long, inject: func(c *chaos, _ *rand.Rand) func() {
+		{name: "a replay", least: short, most: long, counted: true, inject: func(c *chaos, _ *rand.Rand) func() {
 			c.sleep(time.Second) // so that rows are settled that it can send again
-			c.operate("replays", `{"since": %q, "outboxes": ["outbox_events", "outbox_dispatch_jobs/platform"]}`, time.Now().Add(-3*time.Second).UTC().Format(time.RFC3339))
+			c.operate("a replay", "replays", `{"since": %q, "outboxes": ["outbox_events", "outbox_dispatch_jobs/platform"]}`, time.Now().Add(-3*time.Second).UTC().Format(time.RFC3339))
 			return func() {}
 		}},
 	}
@@ -149,12 +159,14 @@ func (c *chaos) try(path, format string, args ...any) (status int, text string) 
 	return c.leader().try(http.MethodPost, "/api/v1/"+path, fmt.Sprintf(format, args...))
 }
 
-// operate asks the leader until it does so, or logs why it does not.
-func (c *chaos) operate(path, format string, args ...any) {
+// operate asks the leader until it does so, or logs why it does not. It is an effect of a kind, unless that
+// is empty.
+func (c *chaos) operate(kind, path, format string, args ...any) {
 	end := time.Now().Add(10 * time.Second)
 	for {
 		status, text := c.try(path, format, args...)
 		if status/100 == 2 {
+			c.effects.add(kind)
 			return
 		}
 		if status/100 == 4 || time.Now().After(end) {

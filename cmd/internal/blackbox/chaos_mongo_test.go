@@ -80,11 +80,16 @@ func (m mongoChaos) states(ctx context.Context, since time.Time, take func(id, s
 }
 
 // newMongoChaos is a set of one member, with a small oplog that can be rolled.
-func newMongoChaos(t *testing.T) (*scene, *servers.MongoSet, chaosStore) {
+func newMongoChaos(t *testing.T, onDisk bool) (*scene, *servers.MongoSet, chaosStore, *servers.Disk) {
 	t.Helper()
 	set := servers.StartMongo(t, 1, servers.SmallOplog())
+	var disk *servers.Disk
+	if onDisk {
+		disk = set.Members[0].OnDisk(chaosDisk)
+		set.Restart(nil)
+	}
 	m := mongoSceneIn(t, set.Database(), "")
-	return &scene{t: t, kind: &kind{}, database: m.database, to: m.to, config: m.config}, set, mongoChaos{m.db}
+	return &scene{t: t, kind: &kind{}, database: m.database, to: m.to, config: m.config}, set, mongoChaos{m.db}, disk
 }
 
 // mongoKinds are the faults that only MongoDB has.

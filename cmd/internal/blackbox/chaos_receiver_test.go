@@ -24,7 +24,7 @@ type chaosReceiver struct {
 func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
 	a := sinktest.Answer{Delay: time.Millisecond}
 	if fault := c.behave.Load(); fault != nil {
-		if b := (*fault)(req); b.Status != 0 || b.Disconnect || b.Delay != 0 {
+		if b := (*fault)(req); isFault(&b) {
 			a = b
 		}
 	}
@@ -41,6 +41,25 @@ func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
 	return a
 }
 
+func isFault(a *sinktest.Answer) bool { return a.Status != 0 || a.Disconnect || a.Delay != 0 }
+
+// answerKind is a receiver that answers some requests otherwise. The salt decides which.
+func answerKind(name string, most time.Duration, script func(salt uint64) sinktest.Script) chaosKind {
+	name = "receiver " + name
+	return chaosKind{name: name, least: 300 * time.Millisecond, most: most, counted: true, inject: func(c *chaos, r *rand.Rand) func() {
+		answer := script(r.Uint64())
+		counted := sinktest.Script(func(req *sinktest.Request) sinktest.Answer {
+			a := answer(req)
+			if isFault(&a) {
+				c.effects.add(name)
+			}
+			return a
+		})
+		c.to.behave.Store(&counted)
+		return func() { c.to.behave.CompareAndSwap(&counted, nil) }
+	}}
+}
+
 // takeCopy is the second destination of the jobs.
 func (c *chaosReceiver) takeCopy(req *sinktest.Request) sinktest.Answer {
 	for _, it := range req.Items {
@@ -50,14 +69,11 @@ func (c *chaosReceiver) takeCopy(req *sinktest.Request) sinktest.Answer {
 }
 
 func receiverKinds() []chaosKind {
-	const short, long = 300 * time.Millisecond, 4 * time.Second
+	const long = 4 * time.Second
 	kind := func(name string, answer func(req *sinktest.Request, salt uint64) sinktest.Answer) chaosKind {
-		return chaosKind{name: "receiver " + name, least: short, most: long, inject: func(c *chaos, r *rand.Rand) func() {
-			salt := r.Uint64()
-			script := sinktest.Script(func(req *sinktest.Request) sinktest.Answer { return answer(req, salt) })
-			c.to.behave.Store(&script)
-			return func() { c.to.behave.CompareAndSwap(&script, nil) }
-		}}
+		return answerKind(name, long, func(salt uint64) sinktest.Script {
+			return func(req *sinktest.Request) sinktest.Answer { return answer(req, salt) }
+		})
 	}
 	always := func(a sinktest.Answer) func(*sinktest.Request, uint64) sinktest.Answer {
 		return func(*sinktest.Request, uint64) sinktest.Answer { return a }

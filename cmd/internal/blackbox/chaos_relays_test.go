@@ -28,6 +28,7 @@ type chaosRelay struct {
 	retry      time.Time // when the service manager starts it
 
 	address string       // of its API
+	ingest  string       // where it takes rows
 	pid     atomic.Int64 // of its last process
 }
 
@@ -42,18 +43,20 @@ sinks:
   platform: {type: flowcatalyst, api-base-url: %q%s}%s
 dispatch: {request-timeout: 2s, backoff: {initial: 50ms, max: 1s}}
 admin: {listen: ADMIN}
+ingest: {listen: INGEST, clients: [{name: service, token: service-token, outboxes: [outbox_events, outbox_dispatch_jobs]}]}
 `
 
 func newChaosRelay(t testing.TB, config, database string) *chaosRelay {
 	t.Helper()
 	r := &chaosRelay{file: filepath.Join(t.TempDir(), "sluicebox.yaml")}
 	address := freeAddress(t)
-	r.text = strings.ReplaceAll(config, adminKey, address)
+	ingest := freeAddress(t)
+	r.text = strings.NewReplacer(adminKey, address, ingestKey, ingest).Replace(config)
 	if !strings.HasPrefix(database, "sqlite:") { // it has no network
 		r.wire = servers.NewProxy(t, database)
 		r.text = strings.Replace(r.text, database, proxied(r.wire, database), 1)
 	}
-	r.address = "http://" + address
+	r.address, r.ingest = "http://"+address, "http://"+ingest
 	r.relay = &relay{admin: r.address}
 	r.write(t, r.text)
 	r.launch(t)

@@ -12,6 +12,7 @@ import (
 type kindReport struct {
 	recovered []time.Duration // from the end of each fault
 	again     int             // rows that arrived again
+	effects   string
 }
 
 // chaosReport is the result of a run.
@@ -27,7 +28,7 @@ type chaosReport struct {
 	replayed, deleted                                                     int
 	drained                                                               time.Duration // the longest
 	relays, sizes                                                         []string
-	machine                                                               string
+	machine, posted                                                       string
 	picture                                                               string // its line of the page
 
 	complete, failed bool
@@ -84,6 +85,7 @@ func (r *chaosReport) markdown() string {
 	line("arrived again", "%d; the bound is the %d rows that arrived within 2 s of a fault", r.duplicates, r.most)
 	line("sent by replays", "%d", r.replayed)
 	line("deleted after their retention", "%d", r.deleted)
+	line("written over HTTP", "%s", r.posted)
 	line("drained after the faults ended", "%s at most", r.drained.Round(10*time.Millisecond))
 	line("recovered, over all faults", "p50 %s, p95 %s, max %s", quantile(r.recovered, .5), quantile(r.recovered, .95), quantile(r.recovered, 1))
 	for _, text := range r.relays {
@@ -96,7 +98,7 @@ func (r *chaosReport) markdown() string {
 	if r.picture != "" {
 		b.WriteString("\n" + strings.TrimRight(r.picture, "\n") + "\n")
 	}
-	fmt.Fprintf(&b, "\n| Fault | Times | Recovered p50 | p95 | max | Arrived again |\n|---|--:|--:|--:|--:|--:|\n")
+	fmt.Fprintf(&b, "\n| Fault | Times | Acted | Recovered p50 | p95 | max | Arrived again |\n|---|--:|--:|--:|--:|--:|--:|\n")
 	names := make([]string, 0, len(r.kinds))
 	for name := range r.kinds {
 		names = append(names, name)
@@ -104,7 +106,7 @@ func (r *chaosReport) markdown() string {
 	slices.Sort(names)
 	for _, name := range names {
 		k := r.kinds[name]
-		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %d |\n", name, len(k.recovered), quantile(k.recovered, .5), quantile(k.recovered, .95), quantile(k.recovered, 1), k.again)
+		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %s | %d |\n", name, len(k.recovered), k.effects, quantile(k.recovered, .5), quantile(k.recovered, .95), quantile(k.recovered, 1), k.again)
 	}
 	return b.String() + "\n"
 }
@@ -126,6 +128,8 @@ After every ten, everything has to be drained within 60 s, and an oracle joins w
 tables say. Recovered is the time from the end of a fault until a row that was
 committed then arrives, and none has waited for more than 0.5 s. Rows that arrived again are counted at the fault that ran when
 they had arrived before. Of two faults at once, each counts all of it.
+Acted is how often a fault did something, for example how many answers or rows it changed; the others act when they begin. A run
+fails if a fault never acts. A ninth writer sends rows over HTTP to one relay or the other.
 A seed gives the same faults until a kind is added. Sizes are medians of the first and of the last quarter of the run:
 the relay that leads has more of each. The machine is what the run got of it: a stall is a time in which no goroutine of the tests ran.
 

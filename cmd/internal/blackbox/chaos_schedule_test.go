@@ -14,10 +14,26 @@ import (
 type chaosKind struct {
 	name, family string
 	least, most  time.Duration // between begin and end
+	// counted kinds note each time they act. The others act when they begin, or fail the test.
+	counted bool
+	needs   need
 	// on reports whether the kind applies to a host; nil: to all.
 	on func(name string) bool
 	// inject begins the fault and returns what ends it.
 	inject func(c *chaos, r *rand.Rand) (heal func())
+}
+
+// need is what a kind needs of a run.
+type need int
+
+const (
+	needItems need = 1 + iota // a receiver with a result for each row
+	needDisk                  // a database on a small disk
+)
+
+// withoutNeed removes the kinds that need something.
+func withoutNeed(kinds []chaosKind, missing need) []chaosKind {
+	return slices.DeleteFunc(kinds, func(k chaosKind) bool { return k.needs == missing })
 }
 
 // chaosStep is one fault of a schedule, or two at once.

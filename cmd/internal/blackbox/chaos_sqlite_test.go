@@ -21,9 +21,6 @@ const sqliteName = "sqlite"
 
 func onSQLite(name string) bool { return name == sqliteName }
 
-// sqliteDisk holds the rows of an hour at 1000 rows/s. The disk takes memory only for what is on it.
-const sqliteDisk = 8 << 30
-
 // sqliteChaos is a file on a disk of its own, if one can be mounted.
 type sqliteChaos struct {
 	sqlChaos
@@ -33,7 +30,7 @@ type sqliteChaos struct {
 func newSQLiteChaos(t *testing.T) (*scene, chaosStore) {
 	t.Helper()
 	dir := t.TempDir()
-	disk, err := servers.MountDisk(t, dir, sqliteDisk)
+	disk, err := servers.MountDisk(t, dir, chaosDisk)
 	if err != nil {
 		t.Logf("the disk is never full: %v", err)
 	}

@@ -1,6 +1,7 @@
 package blackbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,8 @@ type chaos struct {
 
 	toReceiver *servers.Proxy
 	deletes    bool // events are deleted after chaosRetention
+	disk       *servers.Disk
+	effects    *effects
 	relays     []*chaosRelay
 
 	windows []faultWindow
@@ -49,13 +52,13 @@ const (
 // chaosKinds are the kinds of faults that apply to a host. brief selects the short ones that every
 // run of the tests has.
 func chaosKinds(host string, brief bool) (kinds []chaosKind) {
-	system := slices.Concat(relayKinds(), networkKinds(), databaseKinds(), grantKinds(), mongoKinds(), sqliteKinds())
+	system := slices.Concat(relayKinds(), networkKinds(), databaseKinds(), diskKinds(), grantKinds(), mongoKinds(), sqliteKinds())
 	for i := range system {
 		system[i].family = "system" // while one of them is down, another cannot begin
 	}
-	rest := slices.Concat(receiverKinds(), answerKinds(), brokerKinds(), dataKinds(), operatorKinds())
+	rest := slices.Concat(receiverKinds(), answerKinds(), brokerKinds(), dataKinds(), clockKinds(), operatorKinds())
 	for i := range rest {
-		rest[i].family = strings.Fields(rest[i].name)[0]
+		rest[i].family = cmp.Or(rest[i].family, strings.Fields(rest[i].name)[0])
 	}
 	for _, k := range slices.Concat(system, rest) {
 		if k.on != nil && !k.on(host) {
@@ -156,12 +159,12 @@ const stepsOfPhase = 10
 
 func runChaos(t *testing.T, h host, plan chaosPlan) {
 	t.Helper()
-	kinds := chaosKinds(h.name, plan.brief)
+	kinds := plan.able(t, chaosKinds(h.name, plan.brief))
 	steps := plan.steps(kinds)
 	t.Logf("%d faults; %s", len(steps), plan.command(h.name))
 	m := &machine{}
 	t.Cleanup(m.watch()) // after all others
-	c := newChaos(t, h, plan)
+	c := newChaos(t, h, plan, hasKind(steps, diskFull))
 	c.machine = m
 	t.Cleanup(c.conclude(plan)) // also of a run that ended early
 	c.start(plan.seed)
@@ -184,6 +187,9 @@ func runChaos(t *testing.T, h host, plan chaosPlan) {
 	for _, r := range c.relays {
 		expectStop(t, r.relay)
 	}
+	if !plan.brief {
+		c.expectEffects(kinds)
+	}
 	c.report.complete = true
 }
 
@@ -194,6 +200,10 @@ func (c *chaos) conclude(plan chaosPlan) func() {
 	return func() {
 		c.report.lasted = time.Since(began)
 		c.report.machine = c.machine.said(began, c.machine.from)
+		c.report.posted = c.posts.String()
+		for name, k := range c.report.kinds {
+			k.effects = c.effects.text(name)
+		}
 		if c.sampled != nil {
 			c.report.sizes = c.sampled.texts()
 		}
@@ -236,12 +246,13 @@ func calm(plan chaosPlan) time.Duration {
 	return 2 * inFlight
 }
 
-func newChaos(t *testing.T, h host, plan chaosPlan) *chaos {
+func newChaos(t *testing.T, h host, plan chaosPlan, onDisk bool) *chaos {
 	t.Helper()
-	s, server, store := chaosScene(t, h)
+	s, server, store, disk := chaosScene(t, h, onDisk)
 	w := &workload{truth: newTruth(), store: store, rate: plan.rate}
 	c := &chaos{
 		workload: w, scene: s, host: h.name, server: server, frozen: freezerOf(server), to: &chaosReceiver{truth: w.truth},
+		disk: disk, effects: &effects{n: map[string]int{}},
 		report: &chaosReport{host: h.name, rate: plan.rate, kinds: map[string]*kindReport{}},
 	}
 	s.to.Script(func(req *sinktest.Request) sinktest.Answer { return c.to.answer(req) })
@@ -259,23 +270,28 @@ func newChaos(t *testing.T, h host, plan chaosPlan) *chaos {
 		}
 		return "no relay leads"
 	})
+	c.ingests = func(n int) string { return c.relays[n%len(c.relays)].ingest }
 	return c
 }
 
 // chaosScene starts a server with the tables. Of a MongoDB, a scene has no conn, and an empty kind. SQLite
 // has no server.
-func chaosScene(t *testing.T, h host) (*scene, ownServer, chaosStore) {
+func chaosScene(t *testing.T, h host, onDisk bool) (*scene, ownServer, chaosStore, *servers.Disk) {
 	t.Helper()
 	if h.name == sqliteName {
 		s, store := newSQLiteChaos(t)
-		return s, nil, store
+		return s, nil, store, nil
 	}
 	if h.kind == nil {
-		return newMongoChaos(t)
+		return newMongoChaos(t, onDisk)
 	}
 	database, server := h.start(t, nil)
+	var disk *servers.Disk
+	if onDisk {
+		disk = server.(interface{ OnDisk(int64) *servers.Disk }).OnDisk(chaosDisk)
+	}
 	s := sceneIn(t, h, database, "")
-	return s, server, sqlChaos{conn: s.conn}
+	return s, server, sqlChaos{conn: s.conn}, disk
 }
 
 func freezerOf(server ownServer) freezer {
@@ -344,12 +360,14 @@ func (c *chaos) run(step chaosStep, kinds []chaosKind) {
 	c.sleep(step.Pause)
 	began, then := time.Now(), readPressure()
 	var heals []func()
+	before := c.effects.all()
 	// Rows and operators need the database, so their faults end last.
 	of := slices.DeleteFunc(slices.Clone(kinds), func(k chaosKind) bool { return !slices.Contains(step.Kinds, k.name) })
 	for i, k := range of {
 		heals = append(heals, k.inject(c, rand.New(rand.NewPCG(step.Salt, uint64(i)))))
 	}
 	c.sleep(step.Lasts)
+	c.awaitEffects(of, before)
 	for _, heal := range heals {
 		heal()
 	}

@@ -178,6 +178,7 @@ func (w *truth) fresh(since time.Time) bool {
 type knobs struct {
 	stopped atomic.Bool
 	odd     atomic.Pointer[func(r *chaosRow, rnd *rand.Rand)] // changes some rows
+	refused atomic.Pointer[func()]                            // called when a transaction fails, or waits for long
 }
 
 // workload is the writers.
@@ -191,7 +192,10 @@ type workload struct {
 	cancel context.CancelFunc
 	errs   atomic.Pointer[error] // that no fault explains
 	again  atomic.Int64          // transactions that were tried again
-	busy   sync.RWMutex          // read-locked by each transaction
+	posts  ingestPosts
+	// ingests is the address of a relay that takes rows, by turns; nil: none does.
+	ingests func(n int) string
+	busy    sync.RWMutex // read-locked by each transaction
 }
 
 // start starts the writers.
@@ -200,6 +204,9 @@ func (w *workload) start(seed uint64) {
 	w.cancel = cancel
 	for n := range chaosWriters {
 		w.work.Go(func() { w.writer(ctx, n, rand.New(rand.NewPCG(seed, uint64(100+n)))) })
+	}
+	if w.ingests != nil {
+		w.work.Go(func() { w.poster(ctx) })
 	}
 }
 
@@ -260,22 +267,34 @@ func (w *workload) transaction(ctx context.Context, n int, rnd *rand.Rand) {
 func (w *workload) write(ctx context.Context, rows []*chaosRow) {
 	for try := 0; ; try++ {
 		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		late := time.AfterFunc(lateWrite, w.hindered)
 		end, err := w.store.begin(attempt, rows)
 		if err == nil {
 			err = end(true)
 		}
+		late.Stop()
 		cancel()
 		if err == nil || w.store.exists(err) && try > 0 {
 			w.commit(rows)
 			return
 		}
 		w.again.Add(1)
+		w.hindered()
 		if w.store.exists(err) || errors.Is(err, errWrongRow) || try > 600 {
 			err = fmt.Errorf("write %s: %w", rows[0].id, err)
 			w.errs.CompareAndSwap(nil, &err)
 			return
 		}
 		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// lateWrite is when a transaction that waits counts as hindered. MySQL waits for room on a full disk.
+const lateWrite = 2 * time.Second
+
+func (w *workload) hindered() {
+	if note := w.refused.Load(); note != nil {
+		(*note)()
 	}
 }
 
