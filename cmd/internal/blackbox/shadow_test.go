@@ -367,19 +367,28 @@ func (p *reorderer) plant(t *testing.T) {
 // work inserts rows while the workers send them, and returns the rows per second.
 func (p *reorderer) work(t *testing.T, rows int) (rate float64) {
 	t.Helper()
+	return p.workAt(t, rows, 0, 5, 4)
+}
+
+// workAt is work with so many rows per second, or as many as can be inserted if that is 0.
+func (p *reorderer) workAt(t *testing.T, rows, perSecond, groups, workers int) (rate float64) {
+	t.Helper()
 	began, before := time.Now(), len(p.delivered)
 	inserted := make(chan struct{})
 	work, ctx := errgroup.WithContext(t.Context())
 	work.Go(func() error {
 		defer close(inserted)
 		for i := range rows {
-			if err := p.insert(ctx, fmt.Sprintf("o-%d", i%5)); err != nil {
+			if perSecond > 0 {
+				time.Sleep(time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(perSecond))))
+			}
+			if err := p.insert(ctx, fmt.Sprintf("o-%d", i%groups)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	for range 4 {
+	for range workers {
 		work.Go(func() error {
 			for last := false; ; {
 				n, err := p.poll(ctx)
