@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
@@ -29,20 +30,157 @@ func (r *Relay) run(ctx context.Context) error {
 	}
 
 	for {
-		candidate := leader.Candidate{Locker: db.store, Observer: &standby{Relay: r}}
-		tenure, err := candidate.Compete(ctx)
+		tenure, err := r.compete(ctx)
 		if err != nil {
 			return err
 		}
+		pause := minRestartDelay
 		err = r.runAsLeader(ctx, tenure)
-		if ctx.Err() != nil || !errors.Is(err, store.ErrNotLeader) {
+		r.moves.end()
+		switch {
+		case ctx.Err() == nil && errors.Is(err, errHandedOver):
+			r.log.Info("leadership handed over", "to", r.moves.to)
+			r.health.replaceAll(passedCheck("leader", "handed over to "+r.moves.to), passedCheck("database", "reached"))
+			pause = handOverPause
+		case ctx.Err() != nil || !errors.Is(err, store.ErrNotLeader):
+			return err
+		default:
+			r.log.Warn("leadership lost", append([]any{"reason", err}, r.successor(ctx)...)...)
+			r.health.replaceAll(failedCheck("leader", err.Error()))
+		}
+		r.observer.SetStandby()
+		if err := backoff.Sleep(ctx, pause); err != nil {
 			return err
 		}
-		r.log.Warn("leadership lost", append([]any{"reason", err}, r.successor(ctx)...)...)
-		r.observer.SetStandby()
-		r.health.replaceAll(failedCheck("leader", err.Error()))
-		if err := backoff.Sleep(ctx, minRestartDelay); err != nil {
-			return err
+	}
+}
+
+// compete waits until this relay leads. Meanwhile it requests the lead if it is to have it.
+func (r *Relay) compete(ctx context.Context) (*leader.Tenure, error) {
+	by := &standby{Relay: r}
+	candidate := leader.Candidate{Locker: r.db.store, Observer: by}
+	if r.opt().HandOver == nil {
+		return candidate.Compete(ctx)
+	}
+	asks, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.requestLead(asks, by)
+	}()
+	defer func() { stop(); <-ended }()
+	return candidate.Compete(ctx)
+}
+
+// HandOver moves the lead of a relay to the process that is to have it, while both run. A relay that
+// stands by without a failure for After requests the lead from one to which it is preferred. The leader
+// that has led as long ends its session as a shutdown does, releases the lock and leaves it to others for a while.
+// Each move is to a preferred process, so moves end. For each time that the lead comes back
+// soon after it was handed over, the leader keeps it twice as long, up to 128 times After.
+type HandOver struct {
+	// After is the time between two moves.
+	After time.Duration
+
+	// Prefers reports whether a process is to lead rather than another; both are values of
+	// Options.Holder, or of another version of the program. All processes must agree.
+	Prefers func(process, than string) bool
+
+	// Slots, if not nil, limits the moves of all relays that have it to its capacity at a time. A
+	// move that finds it full is requested again.
+	Slots chan struct{}
+}
+
+const (
+	// handOverPause is how long a relay that has handed over leaves the lead to others. A relay that
+	// stands by tries every 250 ms.
+	handOverPause = 3 * time.Second
+	// maxHandOverDoublings limits how long a leader keeps the lead that came back.
+	maxHandOverDoublings = 7
+	// soonFactor is how many times After may pass until a lead that comes back counts no more.
+	soonFactor = 20
+)
+
+// errHandedOver ends a tenure whose lead goes to another process.
+var errHandedOver = errors.New("leadership handed over")
+
+// moves are the moves of a relay's lead.
+type moves struct {
+	to    string    // the holder to whom it was handed over last
+	at    time.Time // when
+	back  int       // how often it came back soon
+	inUse chan struct{}
+}
+
+// begin takes a slot for a move; false if there is none.
+func (m *moves) begin(slots chan struct{}) bool {
+	if slots == nil {
+		return true
+	}
+	select {
+	case slots <- struct{}{}:
+		m.inUse = slots
+		return true
+	default:
+		return false
+	}
+}
+
+// end gives the slot back. The lock is released.
+func (m *moves) end() {
+	if m.inUse != nil {
+		<-m.inUse
+		m.inUse = nil
+	}
+}
+
+// requestLead requests the lead whenever the relay has stood by for long enough beside a leader to whom it
+// is preferred.
+func (r *Relay) requestLead(ctx context.Context, by *standby) {
+	of := r.opt().HandOver
+	for backoff.Sleep(ctx, of.After/4) == nil {
+		since, holder := by.steady()
+		if holder == "" || time.Since(since) < of.After || !of.Prefers(r.opt().Holder, holder) {
+			continue
+		}
+		asked, cancel := context.WithTimeout(ctx, firstConnectTimeout)
+		err := r.db.store.RequestHandOver(asked, r.opt().Holder)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			r.log.Warn("hand-over not requested; retrying", "error", err)
+		}
+	}
+}
+
+// handOver ends the tenure with errHandedOver once another process is to have the lead and requests
+// it. It returns when the context ends.
+func (r *Relay) handOver(ctx context.Context, tenure *leader.Tenure, depose func(error)) {
+	of, began := r.opt().HandOver, time.Now()
+	if !r.moves.at.IsZero() && began.Sub(r.moves.at) < soonFactor*of.After {
+		r.moves.back = min(r.moves.back+1, maxHandOverDoublings)
+	} else {
+		r.moves.back = 0
+	}
+	var last int64 // the number of the latest request that is not new
+	known := false
+	for {
+		now, err := r.db.store.HandOver(ctx)
+		switch {
+		case err != nil: // the next request is read
+		case !known:
+			known, last = true, now.N
+		case now.N > last:
+			last = now.N
+			if time.Since(began) >= of.After<<r.moves.back && of.Prefers(now.To, r.opt().Holder) && r.moves.begin(of.Slots) {
+				r.moves.to, r.moves.at = now.To, time.Now()
+				r.log.Info("handing leadership over; draining", "to", now.To)
+				depose(errHandedOver)
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tenure.HandOverRequested():
 		}
 	}
 }
@@ -81,6 +219,14 @@ func (r *Relay) runAsLeader(ctx context.Context, tenure *leader.Tenure) error {
 		end()
 		<-watched
 	}()
+	if r.opt().HandOver != nil {
+		moved := make(chan struct{})
+		go func() {
+			defer close(moved)
+			r.handOver(leads, tenure, depose)
+		}()
+		defer func() { depose(nil); <-moved }()
+	}
 	r.health.replaceAll(passedCheck("leader", "lock acquired; starting"), passedCheck("database", "reached"), failedCheck("source", "not yet reading"))
 	r.otherLeader.Store(nil)
 	r.epoch.Store(0)
@@ -93,7 +239,7 @@ func (r *Relay) runAsLeader(ctx context.Context, tenure *leader.Tenure) error {
 		err = r.runSessions(leads, tenure)
 	}
 	// What the loss of the lock interrupts, also a pause between sessions, knows only that its context has ended.
-	if cause := context.Cause(leads); errors.Is(cause, store.ErrNotLeader) {
+	if cause := context.Cause(leads); errors.Is(cause, store.ErrNotLeader) || errors.Is(cause, errHandedOver) {
 		return cause
 	}
 	return err
@@ -172,11 +318,32 @@ func (r *Relay) canRestart(err error) bool {
 type standby struct {
 	*Relay
 	lastReported string // avoids repeated log lines
+
+	mu     sync.Mutex
+	holder string    // of the lock
+	since  time.Time // when the relay began to stand by beside this holder without a failure
+}
+
+// steady returns the holder beside whom the relay stands by, and since when; "" if none is known.
+func (s *standby) steady() (since time.Time, holder string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.since, s.holder
+}
+
+// setHolder records the holder of the lock, "" if it is not known.
+func (s *standby) setHolder(holder string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.holder != holder {
+		s.holder, s.since = holder, time.Now()
+	}
 }
 
 // Standby implements leader.Observer.
 func (s *standby) Standby(holder string) {
 	s.hasRun = true
+	s.setHolder(holder)
 	s.otherLeader.Store(&holder)
 	if holder == "" {
 		holder = "another relay"
@@ -191,6 +358,7 @@ func (s *standby) Standby(holder string) {
 
 // LockFailed implements leader.Observer.
 func (s *standby) LockFailed(err error) {
+	s.setHolder("")
 	s.otherLeader.Store(nil)
 	s.health.replaceAll(failedCheck("database", err.Error()))
 	if s.isNew(err.Error()) {

@@ -67,6 +67,9 @@ type Options struct {
 	// Sinks of one name are one destination then; see [Destinations].
 	Destinations *Destinations
 
+	// HandOver, if not nil, moves the lead to the process that is to have it; see [HandOver].
+	HandOver *HandOver
+
 	// WrapSink, if not nil, returns what delivers to a sink in its place, for example to trace its
 	// rows. It is called for each session, and passes everything on to the sink. A wrapper of a
 	// sink.Pinger is one too.

@@ -67,6 +67,7 @@ type Relay struct {
 	// starts.
 	sourceDetail string
 	reloading    reloading
+	moves        moves // of the lead
 }
 
 // opt returns the options in force. A session has those with which it began, except that its sinks

@@ -82,8 +82,8 @@ func (r *Relay) closeSinks(f *sinkFiles) {
 	f.close()
 }
 
-// Reload replaces the options while the relay runs. Logger, Observer, Holder, WrapSink and Destinations
-// stay. All or none of the changes are applied.
+// Reload replaces the options while the relay runs. Logger, Observer, Holder, WrapSink, Destinations and
+// HandOver stay. All or none of the changes are applied.
 //
 //   - Sinks whose Inputs change in place (see [InPlace]) are opened again at once. Requests in flight
 //     end with the old sink.
@@ -118,7 +118,7 @@ func (r *Relay) reload(o Options) (started <-chan struct{}, restarted bool, err 
 	if of.pending != nil {
 		before = of.pending
 	}
-	o.Logger, o.Observer, o.Holder, o.WrapSink, o.Destinations = before.Logger, before.Observer, before.Holder, before.WrapSink, before.Destinations
+	o.Logger, o.Observer, o.Holder, o.WrapSink, o.Destinations, o.HandOver = before.Logger, before.Observer, before.Holder, before.WrapSink, before.Destinations, before.HandOver
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
 		return nil, false, &store.SetupError{Problem: err.Error()}

@@ -80,3 +80,18 @@ func NewHolder(name string) string {
 	}, name)
 	return strings.TrimPrefix(name[:min(len(name), maxHolderLength)]+"#"+hex.EncodeToString(digits[:]), "#")
 }
+
+// HandOver is a request of a relay that stands by to lead.
+type HandOver struct {
+	To string // the holder that requests it; "" if nobody ever did
+	N  int64  // grows with each request
+}
+
+// HandOvers are requests of relays that stand by to lead. The leader decides. Any process may call it.
+type HandOvers interface {
+	// RequestHandOver requests that the leader hands over to a holder. It counts as a request; see
+	// Lock.RequestCount.
+	RequestHandOver(ctx context.Context, to string) error
+	// HandOver returns the latest request, also one of a time before the leader led.
+	HandOver(ctx context.Context) (HandOver, error)
+}

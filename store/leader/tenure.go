@@ -27,6 +27,7 @@ type Tenure struct {
 
 	requestCount int64         // at the latest ping; used by Run only
 	requested    chan struct{} // capacity 1
+	handOver     chan struct{} // capacity 1
 
 	mu           sync.Mutex
 	pingedAt     time.Time     // start of the latest answered ping
@@ -37,7 +38,7 @@ type Tenure struct {
 func newTenure(lock store.Lock, pingedAt time.Time) *Tenure {
 	return &Tenure{
 		lock: lock, pingedAt: pingedAt, lost: make(chan struct{}), pingAnswered: make(chan struct{}),
-		requestCount: lock.RequestCount(), requested: make(chan struct{}, 1),
+		requestCount: lock.RequestCount(), requested: make(chan struct{}, 1), handOver: make(chan struct{}, 1),
 	}
 }
 
@@ -67,9 +68,11 @@ func (t *Tenure) Run(ctx context.Context) error {
 // signalRequests signals an increase of the request count.
 func (t *Tenure) signalRequests(n int64) {
 	if n > t.requestCount {
-		select {
-		case t.requested <- struct{}{}:
-		default: // an earlier signal is still pending
+		for _, signal := range []chan struct{}{t.requested, t.handOver} {
+			select {
+			case signal <- struct{}{}:
+			default: // an earlier signal is still pending
+			}
 		}
 	}
 	t.requestCount = n
@@ -137,6 +140,9 @@ func (t *Tenure) Await(ctx context.Context) error {
 // of requests. The channel is never closed. The caller reads earlier requests at the start
 // of the tenure.
 func (t *Tenure) Requested() <-chan struct{} { return t.requested }
+
+// HandOverRequested is Requested for another receiver, who looks for a request to hand over.
+func (t *Tenure) HandOverRequested() <-chan struct{} { return t.handOver }
 
 // Lost returns a channel that is closed when the lock is lost.
 func (t *Tenure) Lost() <-chan struct{} { return t.lost }

@@ -40,6 +40,7 @@ type Config struct {
 type Ledger struct {
 	actions
 	attempts
+	handOvers
 	outboxes               *outboxes.Set
 	records, spill, replay Backend
 	areFailed              AreFailed
@@ -58,6 +59,7 @@ var (
 	_ store.SpillStore     = (*Ledger)(nil)
 	_ store.Holds          = (*Ledger)(nil)
 	_ store.Requester      = (*Ledger)(nil)
+	_ store.HandOvers      = (*Ledger)(nil)
 	_ store.ActionLog      = (*Ledger)(nil)
 	_ store.AttemptLog     = (*Ledger)(nil)
 	_ store.ReplayLister   = (*Ledger)(nil)
@@ -70,7 +72,7 @@ var (
 func New(cfg Config) *Ledger {
 	boxes := store.WithLegs(cfg.Outboxes)
 	l := &Ledger{
-		actions: actions{cfg.Records}, attempts: attempts{cfg.Records}, outboxes: outboxes.New(boxes), legs: legsOf(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
+		actions: actions{cfg.Records}, attempts: attempts{cfg.Records}, handOvers: handOvers{cfg.Records}, outboxes: outboxes.New(boxes), legs: legsOf(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
 		batchRows: cfg.BatchRows, batchBytes: cfg.BatchBytes, failed: newFailedRows(boxes), jobs: map[string]chan struct{}{},
 	}
 	l.areFailed = l.orRecorded(recordsOf(l.records), cfg.AreFailed)

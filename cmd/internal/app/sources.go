@@ -46,6 +46,7 @@ type process struct {
 	sources []*source
 	metrics *prometheus.Registry // of the process itself
 	shared  *sluicebox.Destinations
+	moves   chan struct{} // of leads to other processes, in progress
 	memory  memoryLimit
 	server  *admin.Server                // of the process
 	access  atomic.Pointer[admin.Config] // as last reloaded, of all addresses; nil before
@@ -74,9 +75,9 @@ type runningSource struct {
 // again, and leaves the others alone. The error is about what they share.
 func runSources(ctx context.Context, o Options) error {
 	host, _ := os.Hostname() // "" without a name
-	p := &process{options: o, metrics: newProcessRegistry(), shared: sluicebox.NewDestinations(), name: cmp.Or(o.Config.Settings.Process, host, "unknown")}
+	p := &process{options: o, metrics: newProcessRegistry(), shared: sluicebox.NewDestinations(), moves: make(chan struct{}, maxMoves), name: cmp.Or(o.Config.Settings.Process, host, "unknown")}
 	p.metrics.MustRegister(newDestinationMetrics(p.shared.Stats))
-	p.holder = fmt.Sprintf("%s process %d", p.name, os.Getpid())
+	p.holder = fmt.Sprintf("%s%s%d", p.name, holderMark, os.Getpid())
 	for _, cfg := range o.Config.Sources() {
 		s := &source{process: p, name: cfg.SourceName(), log: o.Log.With("source", cfg.SourceName()), mended: make(chan struct{}, 1)}
 		if err := s.open(cfg); err != nil {
@@ -125,7 +126,7 @@ func (s *source) open(cfg *config.Config) error {
 	o := s.process.options
 	o.Config, o.Log = cfg, s.log
 	program, err := newProgram(o, prometheus.NewRegistry(), s.process.holder, func(of *sluicebox.Options) {
-		of.Patience, of.Destinations = patience(s.process.name, s.name), s.process.shared
+		of.Patience, of.Destinations, of.HandOver = patience(s.process.name, s.name), s.process.shared, s.process.handOver(s.name)
 	})
 	if err != nil {
 		return err

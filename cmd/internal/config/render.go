@@ -55,7 +55,7 @@ func render(v reflect.Value, f field) *yaml.Node {
 		for _, key := range variants(fields) { // of the section
 			f, applies := chosen(key, fields, v)
 			fv := v.FieldByIndex(f.index)
-			if !applies || f.omit && (fv.IsZero() || fv.Len() == 0) || fv.Kind() == reflect.Pointer && fv.IsNil() || f.enum != nil && fv.Kind() == reflect.String && fv.Len() == 0 {
+			if !applies || f.omit && (fv.IsZero() || fv.Kind() == reflect.Slice && fv.Len() == 0) || fv.Kind() == reflect.Pointer && fv.IsNil() || f.enum != nil && fv.Kind() == reflect.String && fv.Len() == 0 {
 				continue
 			}
 			n.Content = append(n.Content, textNode(f.name), render(fv, f))

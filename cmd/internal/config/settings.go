@@ -31,6 +31,7 @@ type Settings struct {
 	Source       Source          `yaml:"source" doc:"The database whose outboxes are relayed."`
 	Sources      []NamedSource   `yaml:"sources" omit:"true" doc:"Several databases that one process relays, instead of name and source; see [sources.md](sources.md)."`
 	Process      string          `yaml:"process" omit:"true" doc:"With sources: the name of this process, by which several processes share the sources. Empty: the name of the host."`
+	SpreadAfter  time.Duration   `yaml:"spread-after" omit:"true" doc:"With sources: how long a process stands by until it takes over the sources that are rather its own, and the least time between two moves of a source. 0s stands for 30s."`
 	FlowCatalyst *FlowCatalyst   `yaml:"flowcatalyst" doc:"Preset for the two outbox tables and the two endpoints of FlowCatalyst, instead of outboxes and sinks."`
 	Dispatch     Dispatch        `yaml:"dispatch" doc:"How rows are sent. A sink can override most keys."`
 	Checkpoint   Checkpoint      `yaml:"checkpoint" doc:"Retained log, checkpoints and the sweep."`

@@ -90,6 +90,8 @@ func (k *checker) checkSingle(s *Settings) {
 		k.fail("sources", "has no entry; add one, or write source")
 	case s.Process != "":
 		k.fail("process", "applies only to several sources; remove it, or write sources")
+	case k.isGiven("spread-after"):
+		k.fail("spread-after", "applies only to several sources; remove it, or write sources")
 	}
 }
 
@@ -113,6 +115,9 @@ func (k *checker) checkSources(s *Settings) {
 	if strings.ContainsFunc(s.Process, func(r rune) bool { return r <= ' ' || r > '~' }) || len(s.Process) > 100 {
 		k.fail("process", "is %q, must be at most 100 printable characters without blanks", s.Process)
 	}
+	if s.SpreadAfter < 0 {
+		k.fail("spread-after", "is %s, must not be negative", s.SpreadAfter)
+	}
 	first := map[string]int{}
 	for i := range s.Sources {
 		path := fmt.Sprintf("sources[%d].name", i)
@@ -132,7 +137,7 @@ func (k *checker) checkSources(s *Settings) {
 // several entries have is listed once.
 func (f *parser) sources(root *yaml.Node, environ []string, entries []NamedSource) (all []*Config, found problems) {
 	shared := slices.DeleteFunc(slices.Clone(environ), func(entry string) bool {
-		return strings.HasPrefix(entry, variableName("sources")+"_") || strings.HasPrefix(entry, variableName("sources")+"=") || strings.HasPrefix(entry, variableName("process")+"=")
+		return strings.HasPrefix(entry, variableName("sources")+"_") || strings.HasPrefix(entry, variableName("sources")+"=") || strings.HasPrefix(entry, variableName("process")+"=") || strings.HasPrefix(entry, variableName("spread-after")+"=")
 	})
 	list, boxes := child(root, "sources"), child(root, "outboxes")
 	for _, entry := range environ {
@@ -158,7 +163,7 @@ func (f *parser) sources(root *yaml.Node, environ []string, entries []NamedSourc
 				continue
 			}
 		}
-		document := mapping{without(root, "sources", "process", "outboxes")}
+		document := mapping{without(root, "sources", "process", "spread-after", "outboxes")}
 		document.add("name", name)
 		document.add("source", without(own, "name", "outboxes"))
 		if kept != nil {
