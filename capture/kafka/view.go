@@ -20,7 +20,8 @@ import (
 //   - No index has the hash, so the database would still read all rows of each shard.
 //
 // Every shard reads the keys of all rows in a snapshot, and a sweep. With more than two partitions it
-// reads no payloads, and the claims of its own rows read theirs.
+// reads no payloads, and the claims of its own rows read theirs. A query without MaxPayload gets all payloads:
+// those of legs.
 func ShardView(view store.View, partition, partitions int) store.View {
 	return &shardView{View: view, partition: partition, partitions: partitions}
 }
@@ -72,7 +73,8 @@ func (v *shardView) cut(items []store.Item, q *store.UnsettledQuery) []store.Ite
 func (v *shardView) Pages(ctx context.Context, q store.UnsettledQuery, page int, take func([]store.Item) error) error {
 	left := q.Limit
 	q.Limit = math.MaxInt32
-	q.NoPayload = q.NoPayload || v.partitions > maxPayloadPartitions
+	// Who asks for whole rows needs them: a leg may send one after its table has lost it.
+	q.NoPayload = q.NoPayload || q.MaxPayload > 0 && v.partitions > maxPayloadPartitions
 	err := v.View.Pages(ctx, q, page, func(items []store.Item) error {
 		own := items[:0]
 		for i := range items {
