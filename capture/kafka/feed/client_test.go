@@ -40,3 +40,17 @@ func TestOptionsOfTheCaller(t *testing.T) {
 		t.Errorf("records have %v tries in %v", n, d)
 	}
 }
+
+// A payload that is larger than a record stays in its table, unless legs need it after the table has lost it.
+func TestPayloadsOfLegs(t *testing.T) {
+	for routes, whole := range map[int]bool{0: false, 1: true} {
+		box := store.Outbox{Name: "shop", Routes: []store.Route{{Name: "a"}}[:routes]}
+		f, err := New(Config{Topic: "t", Partitions: 1, Outboxes: []store.Outbox{box}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most := f.cfg.maxPayload(); most == 0 != whole {
+			t.Errorf("%d routes: payloads up to %d bytes, want all: %t", routes, most, whole)
+		}
+	}
+}

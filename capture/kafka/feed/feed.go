@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,7 +43,8 @@ type Config struct {
 	Outboxes []store.Outbox
 	// MaxRecordBytes limits a record, like max.message.bytes of the topic. 0 is 1 000 000, and 4096
 	// is the least. A row with a larger payload goes without its content, and the claim reads it.
-	// Attributes or a group that are larger make several records of a row.
+	// Attributes or a group that are larger make several records of a row, and so do payloads if an
+	// outbox has routes.
 	MaxRecordBytes int
 	// MaxBufferedBytes limits the memory of the records that wait for Kafka. 0 is 32 MiB.
 	MaxBufferedBytes int
@@ -78,6 +80,15 @@ const (
 	// progress: 310 to 390 bytes were measured, and requests have a copy of some values.
 	heldBytes = 512
 )
+
+// maxPayload is the largest payload that a record carries, 0 without a limit: rows of an outbox with routes go
+// whole, because a leg may still need one after its table has lost it.
+func (c *Config) maxPayload() int {
+	if slices.ContainsFunc(c.Outboxes, func(o store.Outbox) bool { return len(o.Routes) > 0 }) {
+		return 0
+	}
+	return max(1, c.MaxRecordBytes-rowBytes)
+}
 
 // Tables is what a feeder needs of the database.
 type Tables interface {
@@ -248,7 +259,7 @@ func (s *session) record(partition int, r *record.Record) *kgo.Record {
 func (s *session) open(ctx context.Context, at store.Checkpoint) (store.Position, error) {
 	at.Legs = nil                           // the numbers of partitions
 	s.src.Resume().SeparatePositions = true // the place of a row rests on the ends of batches
-	s.src.Resume().MaxPayload = max(1, s.f.cfg.MaxRecordBytes-rowBytes)
+	s.src.Resume().MaxPayload = s.f.cfg.maxPayload()
 	opening, err := s.src.Open(ctx, at, s)
 	if err != nil {
 		return "", err
