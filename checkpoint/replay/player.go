@@ -338,7 +338,7 @@ func (p *player) admitLanes(lanes []store.ReplayLane, now time.Time) (listed, al
 			if err != nil {
 				return listed, false, err
 			}
-			if to.turns >= p.pageSize(to.maxLanes) || to.emptyLanes >= p.rowRoom(to) {
+			if !p.admits(to) {
 				ps.waitsFor = to
 				return listed, false, nil
 			}

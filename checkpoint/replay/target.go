@@ -45,7 +45,40 @@ func newTarget(name string, s Sink) *target {
 // hasLaneRoom reports whether there is room for enough lanes to list more.
 func (p *player) hasLaneRoom(e *target) bool {
 	lanes := p.pageSize(e.maxLanes)
-	return lanes-e.turns >= max(1, lanes/4)
+	return lanes-e.turns >= max(1, lanes/4) && !p.hasBegun(e)
+}
+
+// admits reports whether another lane of a sink may have a turn.
+func (p *player) admits(e *target) bool {
+	return e.turns < p.pageSize(e.maxLanes) && e.emptyLanes < p.rowRoom(e) && !p.hasBegun(e)
+}
+
+// isSlow reports whether the job sends few rows at once, so that live rows behind it wait for long.
+func (p *player) isSlow() bool { return p.pace != nil || p.isThrottled() }
+
+// hasBegun reports whether the next page of a slow job belongs to a lane that has begun; see nextTurns.
+// Another lane would be on hold for nothing.
+func (p *player) hasBegun(e *target) bool {
+	if !p.isSlow() {
+		return false
+	}
+	for _, t := range p.turns {
+		if t.lastRead > 0 && p.isReady(e, t) {
+			return true
+		}
+	}
+	return false
+}
+
+// nextTurns returns the turns that share the next page. If the job is slow, a lane that has begun gets its
+// pages alone until all its rows are read. Its live rows are on hold: with a row in each page of twenty
+// lanes, a thousand rows would take a thousand pages.
+func (p *player) nextTurns(ready []*laneTurn) []*laneTurn {
+	begun := slices.IndexFunc(ready, func(t *laneTurn) bool { return t.lastRead > 0 })
+	if begun < 0 || !p.isSlow() {
+		return ready
+	}
+	return ready[begun : begun+1]
 }
 
 // send sends rows of quiescent lanes and reports whether there were any. next is the
@@ -62,7 +95,8 @@ func (p *player) send(ctx context.Context, now time.Time) (sent bool, next time.
 			next = min(next, wait)
 			continue
 		}
-		if err := p.sendPage(ctx, e, ready[:min(len(ready), rows)], rows, now); err != nil {
+		turns := p.nextTurns(ready)
+		if err := p.sendPage(ctx, e, turns[:min(len(turns), rows)], rows, now); err != nil {
 			return sent, next, err
 		}
 		sent = true
@@ -86,13 +120,18 @@ func (p *player) rowRoom(e *target) int {
 // readyTurns returns the turns of a sink that can take rows, in the order of their
 // first rows.
 func (p *player) readyTurns(e *target) (list []*laneTurn) {
-	for key, t := range p.turns {
-		if t.target == e && t.held && t.quiescent && !t.allRead && e.byLane[key] < e.batch && !p.paused[key] {
+	for _, t := range p.turns {
+		if p.isReady(e, t) {
 			list = append(list, t)
 		}
 	}
 	slices.SortFunc(list, func(a, b *laneTurn) int { return cmp.Compare(a.First, b.First) })
 	return list
+}
+
+// isReady reports whether a turn is one of a sink and can take rows.
+func (p *player) isReady(e *target, t *laneTurn) bool {
+	return t.target == e && t.held && t.quiescent && !t.allRead && e.byLane[t.LaneKey] < e.batch && !p.paused[t.LaneKey]
 }
 
 // sendPage reads at most most rows of lanes, checks their status in the tables, and

@@ -182,11 +182,12 @@ func (r *request) take(t *topic, b *batch) []*batch {
 	return nil
 }
 
-// fits reports whether the topic takes a batch that its leader has rejected for its size. Brokers apply a
-// limit that was raised one after the other, so the leader may judge by the old one for a moment.
+// fits reports whether the topic may take a batch that its leader has rejected for its size. Brokers apply a
+// limit that was raised one after the other, so the leader may judge by the old one for a moment. If the
+// limit cannot be read now, the row is retried rather than FAILED.
 func (r *request) fits(b *batch) bool {
 	t, err := r.reload()
-	return err == nil && t.hasMaximum && len(b.wire) <= t.maxMessage
+	return err != nil || t.hasMaximum && len(b.wire) <= t.maxMessage
 }
 
 // divide ends the rows that a broker names as the reason why it rejected a batch, and returns
