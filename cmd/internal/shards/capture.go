@@ -251,5 +251,5 @@ func (feedObserver) Saved(store.Checkpoint) {}
 
 // SaveFailed implements checkpoint.Observer.
 func (o feedObserver) SaveFailed(err error) {
-	o.log.Warn("checkpoint not saved; retrying", "error", err)
+	o.log.Warn("checkpoint save failed; retrying", "error", err)
 }
