@@ -122,6 +122,12 @@ func (s *scaleFleet) write() (stop func() int) {
 	return func() int { close(end); return <-done }
 }
 
+// start starts a relay and waits for its endpoints.
+func (s *scaleFleet) start(i int) {
+	s.relays[i] = start(s.t, s.config)
+	s.relays[i].waitFor("shards assigned")
+}
+
 // captures returns the relay that captures and the other one, once both have their share of the shards.
 func (s *scaleFleet) captures() (captures, other int) {
 	s.t.Helper()
@@ -142,7 +148,7 @@ func (s *scaleFleet) captures() (captures, other int) {
 	return captures, other
 }
 
-// moves waits until the other relay has every shard.
+// hasAll waits until a relay has every shard.
 func (s *scaleFleet) hasAll(i int) {
 	s.t.Helper()
 	within(s.t, testTimeout, func() string {
@@ -185,7 +191,7 @@ func TestScaleFaults(t *testing.T) {
 		rounds, _ = strconv.Atoi(text)
 	}
 	for i := range s.relays {
-		s.relays[i] = start(t, s.config)
+		s.start(i)
 	}
 	s.captures()
 	stop := s.write()
@@ -197,7 +203,7 @@ func TestScaleFaults(t *testing.T) {
 			i := victim()
 			s.relays[i].kill()
 			s.hasAll(1 - i)
-			s.relays[i] = start(t, s.config)
+			s.start(i)
 			i = victim()
 			s.relays[i].freeze()
 			s.hasAll(1 - i)

@@ -33,7 +33,7 @@ type Config struct {
 	Brokers    []string `yaml:"brokers" single:"true" doc:"Required. Addresses of the cluster, host:port. The relay learns the other brokers from these."`
 	Topic      string   `yaml:"topic" doc:"Required. The topic between capture and dispatch. Only this relay may write it. Its name is also that of the consumer group. sluicebox init creates it."`
 	Partitions int      `yaml:"partitions" doc:"Required. The partitions of the topic, which is the number of shards, 1 to 1000. It cannot change later: rows of a message group would change their partition."`
-	Roles      []string `yaml:"roles" single:"true" doc:"What this process does. capture: one of the processes with this role reads the database's log and writes the topic, and the others stand by. dispatch: it sends the rows of its share of the partitions. Default: both."`
+	Roles      []string `yaml:"roles" single:"true" doc:"What this process does. capture: one of the processes with this role reads the database's log and writes the topic, and the others stand by. dispatch: it sends the rows of its share of the partitions. Empty: both."`
 
 	SessionTimeout time.Duration `yaml:"session-timeout" doc:"How long a process may be silent before the others take over its partitions. The brokers limit it: group.min.session.timeout.ms is 6s by default."`
 
@@ -47,11 +47,11 @@ type Config struct {
 
 // DefaultConfig returns a section with default values.
 func DefaultConfig() Config {
-	return Config{Roles: []string{RoleCapture, RoleDispatch}, SessionTimeout: 6 * time.Second}
+	return Config{SessionTimeout: 6 * time.Second}
 }
 
-// Has reports whether the process has a role.
-func (c *Config) Has(role string) bool { return slices.Contains(c.Roles, role) }
+// Has reports whether the process has a role. Without any it has both.
+func (c *Config) Has(role string) bool { return len(c.Roles) == 0 || slices.Contains(c.Roles, role) }
 
 // Files returns the certificates and the key.
 func (c *Config) Files() []string { return []string{c.CAFile, c.CertFile, c.KeyFile} }
@@ -64,9 +64,6 @@ func (c *Config) Validate() error {
 	}
 	if c.Partitions < 1 || c.Partitions > MaxPartitions {
 		bad.Add("partitions", "is %d, must be 1 to %d, and the number of the topic's partitions", c.Partitions, MaxPartitions)
-	}
-	if len(c.Roles) == 0 {
-		bad.Add("roles", "is empty; write capture, dispatch or both")
 	}
 	for i, role := range c.Roles {
 		switch {
