@@ -17,7 +17,7 @@ import (
 
 // Options configure a relay. Database, Outboxes and Sinks are required.
 type Options struct {
-	// Name is the relay's name, [a-z0-9_]{1,40}. Of several relays with one name, one is the
+	// Name is the relay's name, [a-z0-9_]{1,40}; of a relay of one partition, see store.ShardName. Of several relays with one name, one is the
 	// leader and the others stand by. "" is sluicebox.
 	Name string
 
@@ -213,7 +213,7 @@ func (o Options) withDefaults() Options {
 
 // validate reports every missing or invalid value in one error.
 func (o *Options) validate() error {
-	errs := []error{store.ValidateName(o.Name), store.ValidateOutboxes(o.tables(), o.TakeoverTimeout)}
+	errs := []error{store.ValidateShardName(o.Name), store.ValidateOutboxes(o.tables(), o.TakeoverTimeout)}
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if o.Database == nil {
 		fault("database: none configured")

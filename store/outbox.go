@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -82,6 +83,20 @@ func ValidateName(name string) error {
 	}
 	return fmt.Errorf("name %q: use 1 to 40 of a-z, 0-9 and _", name)
 }
+
+// ShardName returns the name of the relay of one partition, for example shop/3.
+func ShardName(relay string, partition int) string { return fmt.Sprintf("%s/%d", relay, partition) }
+
+// ValidateShardName is ValidateName, but accepts names of ShardName too. Nothing of the database's log
+// may have such a name.
+func ValidateShardName(name string) error {
+	if relay, partition, found := strings.Cut(name, "/"); found && shardPattern.MatchString(partition) {
+		return ValidateName(relay)
+	}
+	return ValidateName(name)
+}
+
+var shardPattern = regexp.MustCompile(`^(0|[1-9][0-9]{0,3})$`)
 
 // ValidateOutboxes returns every reason why a relay cannot work on the outboxes, in one
 // error. takeover is how long another processor's claim holds a row; 0 means not at all.

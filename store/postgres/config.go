@@ -282,5 +282,5 @@ type Config = store.Settings
 // validate reports every problem of the configuration in one error.
 func validate(c *Config) error {
 	_, err := ParseURL(c.URL, "")
-	return errors.Join(err, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout))
+	return errors.Join(err, store.ValidateShardName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout))
 }

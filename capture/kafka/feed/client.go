@@ -61,6 +61,36 @@ func (f *Feeder) Diagnose(ctx context.Context) ([]store.Finding, error) {
 	return topic.Diagnose(ctx, kadm.NewClient(client), f.spec()), nil
 }
 
+// Check returns the first fault of the topic. It is a *store.SetupError if the topic has other settings
+// than the rows need.
+func (f *Feeder) Check(ctx context.Context) error {
+	client, err := f.connect()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	d, err := topic.Describe(ctx, kadm.NewClient(client), f.spec())
+	if err == nil {
+		err = store.FaultError(d.Findings)
+	}
+	return err
+}
+
+// Create creates the topic if it is missing, and checks it. It has three replicas, or as many as there
+// are brokers.
+func (f *Feeder) Create(ctx context.Context) (created bool, err error) {
+	client, err := f.connect()
+	if err != nil {
+		return false, err
+	}
+	defer client.Close()
+	created, err = topic.Create(ctx, kadm.NewClient(client), f.spec())
+	if err != nil {
+		return false, err
+	}
+	return created, f.Check(ctx)
+}
+
 func (f *Feeder) spec() topic.Spec {
 	return topic.Spec{Name: f.cfg.Topic, Partitions: f.cfg.Partitions, RecordBytes: f.cfg.MaxRecordBytes}
 }

@@ -85,6 +85,9 @@ func Run(ctx context.Context, o Options) error {
 	if o.Config.SourceNames() != nil {
 		return runSources(ctx, o)
 	}
+	if o.Config.Settings.Scale != nil {
+		return runScaled(ctx, o)
+	}
 	reg := newProcessRegistry()
 	p, err := newProgram(o, reg, sluicebox.HolderName(), nil)
 	if err != nil {
@@ -290,7 +293,10 @@ func Init(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if src.Script() != "" {
 		log.Info("outbox tables published", "name", cfg.Settings.Name)
 	}
-	return db.store.Check(ctx)
+	if err := db.store.Check(ctx); err != nil {
+		return err
+	}
+	return initScale(ctx, cfg, log)
 }
 
 // InitScript returns the statements that Init would run on an empty database.

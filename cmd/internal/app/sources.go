@@ -43,14 +43,25 @@ type process struct {
 	options Options
 	name    string // by which processes share the sources
 	holder  string
-	sources []*source
-	metrics *prometheus.Registry // of the process itself
+	label   string                      // of the metrics of a source
+	metrics *prometheus.Registry        // of the process itself
+	roles   func() []admin.SourceStatus // listed before the sources; may be nil
 	shared  *sluicebox.Destinations
 	moves   chan struct{} // of leads to other processes, in progress
 	memory  memoryLimit
 	server  *admin.Server                // of the process
 	access  atomic.Pointer[admin.Config] // as last reloaded, of all addresses; nil before
 	reloads sync.Mutex                   // reloads happen in the order in which they read the file
+
+	mu      sync.Mutex
+	sources []*source // see all
+}
+
+// all returns the sources.
+func (p *process) all() []*source {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.sources)
 }
 
 // source is one source of a process.
@@ -62,6 +73,9 @@ type source struct {
 	failure atomic.Pointer[string] // how the relay ended; nil while it runs
 	mu      sync.Mutex             // held by a reload, and by open, which ends failure
 	mended  chan struct{}          // has a value if failure has another configuration
+
+	adapt func(*sluicebox.Options)                                    // changes the options of each relay
+	find  func(now *config.Config, err error) (*config.Config, error) // the source in a configuration of the process
 }
 
 // runningSource is the program of a source with its endpoints. A relay that ended with an error has
@@ -71,15 +85,24 @@ type runningSource struct {
 	server *admin.Server
 }
 
+// newProcess returns a process without sources. label is that of a source in metrics.
+func newProcess(o Options, label, name string) *process {
+	p := &process{options: o, metrics: newProcessRegistry(), shared: sluicebox.NewDestinations(), moves: make(chan struct{}, maxMoves), label: label, name: name}
+	p.holder = fmt.Sprintf("%s%s%d", name, holderMark, os.Getpid())
+	p.metrics.MustRegister(newDestinationMetrics(p.shared.Stats))
+	return p
+}
+
 // runSources runs a relay for each source until the context ends. One that ends with an error starts
 // again, and leaves the others alone. The error is about what they share.
 func runSources(ctx context.Context, o Options) error {
 	host, _ := os.Hostname() // "" without a name
-	p := &process{options: o, metrics: newProcessRegistry(), shared: sluicebox.NewDestinations(), moves: make(chan struct{}, maxMoves), name: cmp.Or(o.Config.Settings.Process, host, "unknown")}
-	p.metrics.MustRegister(newDestinationMetrics(p.shared.Stats))
-	p.holder = fmt.Sprintf("%s%s%d", p.name, holderMark, os.Getpid())
+	p := newProcess(o, "source", cmp.Or(o.Config.Settings.Process, host, "unknown"))
 	for _, cfg := range o.Config.Sources() {
 		s := &source{process: p, name: cfg.SourceName(), log: o.Log.With("source", cfg.SourceName()), mended: make(chan struct{}, 1)}
+		s.adapt, s.find = func(of *sluicebox.Options) {
+			of.Patience, of.HandOver = patience(p.name, s.name), p.handOver(s.name)
+		}, s.findEntry
 		if err := s.open(cfg); err != nil {
 			return fmt.Errorf("source %s: %w", s.name, err)
 		}
@@ -104,7 +127,7 @@ func runSources(ctx context.Context, o Options) error {
 
 // bufferBytes returns the bytes that all relays of the process may buffer.
 func (p *process) bufferBytes() (sum int64) {
-	for _, s := range p.sources {
+	for _, s := range p.all() {
 		sum += s.current.Load().cfg.Load().TotalBufferBytes()
 	}
 	return sum
@@ -115,7 +138,7 @@ func (p *process) run(ctx context.Context) {
 	stopReloads := inBackground(ctx, p.reloadOnSignals)
 	defer stopReloads()
 	var relays sync.WaitGroup
-	for _, s := range p.sources {
+	for _, s := range p.all() {
 		relays.Go(func() { s.run(ctx) })
 	}
 	relays.Wait()
@@ -126,7 +149,8 @@ func (s *source) open(cfg *config.Config) error {
 	o := s.process.options
 	o.Config, o.Log = cfg, s.log
 	program, err := newProgram(o, prometheus.NewRegistry(), s.process.holder, func(of *sluicebox.Options) {
-		of.Patience, of.Destinations, of.HandOver = patience(s.process.name, s.name), s.process.shared, s.process.handOver(s.name)
+		of.Destinations = s.process.shared
+		s.adapt(of)
 	})
 	if err != nil {
 		return err
@@ -145,7 +169,7 @@ func (s *source) open(cfg *config.Config) error {
 func (p *process) setAccess(cfg admin.Config) {
 	p.access.Store(&cfg)
 	p.server.SetAccess(cfg)
-	for _, s := range p.sources {
+	for _, s := range p.all() {
 		s.current.Load().server.SetAccess(cfg)
 	}
 }
@@ -158,9 +182,9 @@ func patience(process, source string) time.Duration {
 	return time.Duration(float64(maxPatience) * float64(binary.BigEndian.Uint32(sum[:])) / (1 << 32))
 }
 
-// find returns the configuration of the source in one of the whole file. All entries must be the same,
+// findEntry returns the configuration of the source in one of the whole file. All entries must be the same,
 // because a reload starts and ends no relay.
-func (s *source) find(now *config.Config, err error) (*config.Config, error) {
+func (s *source) findEntry(now *config.Config, err error) (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +290,7 @@ func (p *process) reload(ctx context.Context) {
 	now, err := p.options.Reload.Load()
 	var reloads errgroup.Group
 	reloads.SetLimit(parallelReloads)
-	for _, s := range p.sources {
+	for _, s := range p.all() {
 		reloads.Go(func() error {
 			_, _ = s.reload(ctx, func() (*config.Config, error) { return s.find(now, err) }) // logged
 			return nil
@@ -278,7 +302,7 @@ func (p *process) reload(ctx context.Context) {
 // adminServer returns the endpoints of the process.
 func (p *process) adminServer() *admin.Server {
 	cfg := p.options.Config.Admin(p)
-	cfg.Log, cfg.OpenMetrics = p.options.Log, p.sources[0].current.Load().tracingConfig() != nil
+	cfg.Log, cfg.OpenMetrics = p.options.Log, tracingConfig(p.options.Config) != nil
 	return admin.NewSources(cfg, p)
 }
 
@@ -296,17 +320,21 @@ func (p *process) serveAdmin(ctx context.Context) (stop func() error, err error)
 
 // Handler implements admin.Sources.
 func (p *process) Handler(name string) http.Handler {
-	if i := slices.IndexFunc(p.sources, func(s *source) bool { return s.name == name }); i >= 0 {
-		return p.sources[i].current.Load().server.Handler()
+	all := p.all()
+	if i := slices.IndexFunc(all, func(s *source) bool { return s.name == name }); i >= 0 {
+		return all[i].current.Load().server.Handler()
 	}
 	return nil
 }
 
 // List implements admin.Sources.
 func (p *process) List() admin.SourceList {
-	list := admin.SourceList{Process: p.holder, Version: p.options.Version, Sources: make([]admin.SourceStatus, len(p.sources))}
-	for i, s := range p.sources {
-		list.Sources[i] = s.status()
+	list := admin.SourceList{Process: p.holder, Version: p.options.Version, Sources: []admin.SourceStatus{}}
+	if p.roles != nil {
+		list.Sources = append(list.Sources, p.roles()...)
+	}
+	for _, s := range p.all() {
+		list.Sources = append(list.Sources, s.status())
 	}
 	return list
 }
@@ -338,7 +366,7 @@ func (s *source) status() admin.SourceStatus {
 // its name in the label source.
 func (p *process) Gather() ([]*dto.MetricFamily, error) {
 	all := prometheus.Gatherers{p.metrics}
-	for _, s := range p.sources {
+	for _, s := range p.all() {
 		all = append(all, prometheus.GathererFunc(s.gather))
 	}
 	return all.Gather()
@@ -347,7 +375,7 @@ func (p *process) Gather() ([]*dto.MetricFamily, error) {
 // gather returns the metrics of the source with its label.
 func (s *source) gather() ([]*dto.MetricFamily, error) {
 	families, err := s.current.Load().Gather()
-	label, name := "source", s.name
+	label, name := s.process.label, s.name
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			m.Label = append(slices.Clone(m.GetLabel()), &dto.LabelPair{Name: &label, Value: &name}) // the slice belongs to the metric
@@ -359,31 +387,30 @@ func (s *source) gather() ([]*dto.MetricFamily, error) {
 
 // working reports whether every relay works or stands by.
 func (p *process) working() bool {
-	return !slices.ContainsFunc(p.sources, func(s *source) bool {
+	return !slices.ContainsFunc(p.all(), func(s *source) bool {
 		return s.failure.Load() != nil || !s.current.Load().relay.Working()
 	})
 }
 
 // ping tells the relays that the service manager asks for a sign of life.
 func (p *process) ping() {
-	for _, s := range p.sources {
+	for _, s := range p.all() {
 		s.current.Load().relay.Ping()
 	}
 }
 
 // summary returns the state of the process in one line.
 func (p *process) summary() string {
-	leads, failed := 0, []string{}
-	for _, s := range p.sources {
-		of := s.status()
+	leads, failed, all := 0, []string{}, p.List().Sources
+	for _, of := range all {
 		if of.IsLeader {
 			leads++
 		}
 		if !of.Ready {
-			failed = append(failed, s.name)
+			failed = append(failed, of.Name)
 		}
 	}
-	line := fmt.Sprintf("leads %d of %d sources", leads, len(p.sources))
+	line := fmt.Sprintf("leads %d of %d sources", leads, len(all))
 	if len(failed) > 0 {
 		line += fmt.Sprintf("; %d not ready: %s", len(failed), strings.Join(failed, ", "))
 	}

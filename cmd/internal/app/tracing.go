@@ -4,17 +4,20 @@ import (
 	"os"
 
 	"github.com/sluicebox/sluicebox"
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/cmd/internal/tracing"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
 
 // tracingConfig returns the configuration of traces, nil for none.
-func (p *program) tracingConfig() *tracing.Config {
+func (p *program) tracingConfig() *tracing.Config { return tracingConfig(p.cfg.Load()) }
+
+func tracingConfig(cfg *config.Config) *tracing.Config {
 	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
 		return nil
 	}
-	if c := p.cfg.Load().Settings.Tracing; c != nil {
+	if c := cfg.Settings.Tracing; c != nil {
 		return c
 	}
 	return tracing.FromEnvironment(os.Getenv)

@@ -1,36 +1,222 @@
 package blackbox
 
 import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
-// All rows in groups of their own, and all rows in one group: both are delivered once and in
-// order, and memory stays flat. By hand, where the memory limit is that of the program without
-// the race detector:
-//
-//	SLUICEBOX_TEST_ROWS=100000 go test -v -run 'TestManyGroupsAndOne' ./cmd/internal/blackbox
-func TestManyGroupsAndOne(t *testing.T) {
+const (
+	scalePartitions = 8
+	scaleGroups     = 40
+	// scaleSession is how long a process may be silent. The broker of the test allows it.
+	scaleSession = 2 * time.Second
+)
+
+// scaleFleet is two processes that share an outbox with a topic between, its writer and its receiver.
+type scaleFleet struct {
+	t      *testing.T
+	conn   *conn
+	config string
+	relays [2]*relay
+
+	mu      sync.Mutex
+	last    map[int]int // by group, of the first arrivals
+	seen    map[[2]int]bool
+	repeats int
+	wrong   []string
+}
+
+var scaleRow = regexp.MustCompile(`"g":(\d+),"n":(\d+)`)
+
+func newScaleFleet(t *testing.T) *scaleFleet {
+	t.Helper()
+	h := kinds(t)[0]
+	if !strings.HasPrefix(h.name, "pg") {
+		t.Skip("scale needs PostgreSQL")
+	}
+	cluster := servers.Kafka(t, 1, map[string]string{"group.min.session.timeout.ms": "1000", "group.initial.rebalance.delay.ms": "0"})
+	s := &scaleFleet{t: t, last: map[int]int{}, seen: map[[2]int]bool{}}
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		for _, found := range scaleRow.FindAllStringSubmatch(string(body), -1) {
+			group, _ := strconv.Atoi(found[1])
+			n, _ := strconv.Atoi(found[2])
+			s.arrived(group, n)
+		}
+	}))
+	t.Cleanup(receiver.Close)
+	url := h.database(t)
+	if out, errs, code := command(t, nil, "init", "--outbox", "outbox-messages", "--table", "letters", "--source", url, "--apply"); code != 0 {
+		t.Fatalf("init: %s%s", out, errs)
+	}
+	s.conn = connect(t, url)
+	s.config = fmt.Sprintf(`name: %s
+source: {url: %q}
+admin: {listen: %s}
+scale: {engine: kafka, brokers: [%q], topic: shop, partitions: %d, session-timeout: %s}
+dispatch: {request-timeout: 5s}
+checkpoint: {sweep-interval: 2s}
+outboxes: [{table: letters, layout: outbox-messages, sink: all}]
+sinks: {all: {type: webhook, url: %q}}
+`, nameFor(url), url, adminKey, cluster.Addresses()[0], scalePartitions, scaleSession, receiver.URL)
+	file := t.TempDir() + "/init.yaml"
+	if err := os.WriteFile(file, []byte(strings.Replace(s.config, adminKey, "''", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, code := command(t, nil, "init", "-c", file); code != 0 || !strings.Contains(errs, "topic created") {
+		t.Fatalf("init exits with %d: %s", code, errs)
+	}
+	return s
+}
+
+// arrived records an arrival. The first arrivals of a group must be in the order of its commits.
+func (s *scaleFleet) arrived(group, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.seen[[2]int{group, n}]:
+		s.repeats++
+		return
+	case n < s.last[group]:
+		s.wrong = append(s.wrong, fmt.Sprintf("group %d: row %d first arrives after %d", group, n, s.last[group]))
+	}
+	s.seen[[2]int{group, n}] = true
+	s.last[group] = max(n, s.last[group])
+}
+
+// write inserts rows until stop is called, which returns their number. A transaction has a row of each
+// group.
+func (s *scaleFleet) write() (stop func() int) {
+	end, done := make(chan struct{}), make(chan int)
+	go func() {
+		rows := 0
+		defer func() { done <- rows }()
+		for n := 1; ; n++ {
+			var values []string
+			for g := range scaleGroups {
+				values = append(values, fmt.Sprintf(`('%d-%d', 'EVENT', 'g%d', '{"g":%d,"n":%d}')`, g, n, g, g, n))
+			}
+			if _, err := s.conn.exec("INSERT INTO letters (id, type, message_group, payload) VALUES " + strings.Join(values, ",")); err != nil {
+				s.t.Error(err)
+				return
+			}
+			rows += scaleGroups
+			select {
+			case <-end:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	return func() int { close(end); return <-done }
+}
+
+// start starts a relay and waits for its endpoints.
+func (s *scaleFleet) start(i int) {
+	s.relays[i] = start(s.t, s.config)
+	s.relays[i].waitFor("shards assigned")
+}
+
+// captures returns the relay that captures and the other one, once both have their share of the shards.
+func (s *scaleFleet) captures() (captures, other int) {
+	s.t.Helper()
+	within(s.t, testTimeout, func() string {
+		for i, r := range s.relays {
+			if n := r.metric("sluicebox_scale_shards"); n != scalePartitions/2 {
+				return fmt.Sprintf("relay %d has %v shards", i, n)
+			}
+		}
+		for i, r := range s.relays {
+			if r.metric("sluicebox_scale_captures") == 1 {
+				captures, other = i, 1-i
+				return ""
+			}
+		}
+		return "no relay captures"
+	})
+	return captures, other
+}
+
+// hasAll waits until a relay has every shard.
+func (s *scaleFleet) hasAll(i int) {
+	s.t.Helper()
+	within(s.t, testTimeout, func() string {
+		if n := s.relays[i].metric("sluicebox_scale_shards"); n != scalePartitions {
+			return fmt.Sprintf("relay %d has %v shards of %d", i, n, scalePartitions)
+		}
+		return ""
+	})
+}
+
+// settled waits until all rows have arrived and are COMPLETED.
+func (s *scaleFleet) settled(rows int) {
+	s.t.Helper()
+	within(s.t, testTimeout, func() string {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.seen) < rows {
+			return fmt.Sprintf("%d rows of %d have arrived", len(s.seen), rows)
+		}
+		return ""
+	})
+	awaitZero(s.t, "rows that are not COMPLETED", func() int {
+		return count(s.t, s.conn, "SELECT count(*) FROM letters WHERE status <> 1")
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, text := range s.wrong {
+		s.t.Error(text)
+	}
+	s.t.Logf("%d rows, %d repeats", rows, s.repeats)
+}
+
+// Two processes share an outbox. Whichever of them is killed or frozen, no row is lost and the rows of a
+// group first arrive in order. SLUICEBOX_TEST_CRASHES replaces the number of rounds; 20 is a full run.
+func TestScaleFaults(t *testing.T) {
 	t.Parallel()
-	for name, group := range map[string]string{"a group each": "i", "one group": "1"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			aScene(t, "", func(s *scene) {
-				rows := many(s.t, 5000)
-				r := s.run()
-				s.number(1, rows, group)
-				began := time.Now()
-				arrive(s.t, s.to, rows)
-				took := time.Since(began)
-				s.expectNumbered(rows)
-				requests := s.to.Counts().Requests
-				s.t.Logf("%d rows in %s (%.0f/s), in %d requests", rows, took.Round(time.Millisecond), float64(rows)/took.Seconds(), requests)
-				if requests > rows/20 {
-					s.t.Errorf("%d requests for %d rows", requests, rows)
-				}
-				r.expectSmall()
-				expectStop(s.t, r)
-			})
-		})
+	s := newScaleFleet(t)
+	rounds := 1
+	if text := os.Getenv("SLUICEBOX_TEST_CRASHES"); text != "" {
+		rounds, _ = strconv.Atoi(text)
+	}
+	for i := range s.relays {
+		s.start(i)
+	}
+	s.captures()
+	stop := s.write()
+	for range rounds {
+		for _, victim := range []func() int{
+			func() int { i, _ := s.captures(); return i },
+			func() int { _, i := s.captures(); return i },
+		} {
+			i := victim()
+			s.relays[i].kill()
+			s.hasAll(1 - i)
+			s.start(i)
+			i = victim()
+			s.relays[i].freeze()
+			s.hasAll(1 - i)
+			s.relays[i].thaw()
+		}
+	}
+	s.captures()
+	rows := stop()
+	s.settled(rows)
+	if most := rows / 5; s.repeats > most {
+		t.Errorf("%d rows of %d arrived again, want %d at most", s.repeats, rows, most)
+	}
+	for _, r := range s.relays {
+		expectStop(t, r)
 	}
 }

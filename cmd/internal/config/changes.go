@@ -26,7 +26,7 @@ type Change struct {
 
 // fixedKeys are the keys that a running relay keeps: what the database, the sockets and the records
 // of the relay were made with.
-var fixedKeys = regexp.MustCompile(`^(name|mode|shadow|sources?|process|spread-after|ingest|tracing|admin\.(listen|profiling)|log\.format|` +
+var fixedKeys = regexp.MustCompile(`^(name|mode|shadow|sources?|process|spread-after|scale|ingest|tracing|admin\.(listen|profiling)|log\.format|` +
 	`dispatch\.(takeover|processing-timeout-seconds)|outboxes)($|[.\[])`)
 
 // freeKeys are the keys below fixedKeys that may change.

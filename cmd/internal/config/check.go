@@ -105,8 +105,39 @@ func (k *checker) check(s *Settings) {
 	k.checkOutboxes(s)
 	k.checkRowFields(s)
 	k.checkIngest(s)
+	k.checkScale(s)
 	if s.Ingest != nil && len(s.Source.PasswordCommand) > 0 && k.hasNoProblem("ingest") {
 		k.fail("ingest", "does not go with source.password-command; give the password in source.url, or remove one of them")
+	}
+}
+
+// checkScale validates the section scale, and refuses what does not work with it.
+func (k *checker) checkScale(s *Settings) {
+	if s.Scale == nil {
+		return
+	}
+	k.failFields("scale", s.Scale.Validate(), func(key string) string { return key })
+	if s.Source.URL != "" && !s.Source.URL.Postgres() && k.hasNoProblem("source.url") {
+		k.fail("scale", "needs PostgreSQL so far; remove it, or move the outboxes to PostgreSQL")
+	}
+	if s.Source.Mode == "poll" && k.hasNoProblem("source.mode") {
+		k.fail("source.mode", "is poll, but scale needs the database's log; use stream, or remove scale")
+	}
+	if s.Ingest != nil {
+		k.fail("ingest", "does not go with scale; remove it, and run a process with ingest and without scale for another name")
+	}
+	for i := range s.Outboxes {
+		k.checkScaled(fmt.Sprintf("outboxes[%d]", i), &s.Outboxes[i])
+	}
+}
+
+// checkScaled refuses what an outbox cannot have with scale.
+func (k *checker) checkScaled(path string, o *Outbox) {
+	switch {
+	case len(o.Routes) > 0:
+		k.fail(path+".routes", "do not go with scale yet; give the outbox one sink, or remove scale")
+	case o.DeadLetterTable != "":
+		k.fail(path+".dead-letter-table", "does not go with scale yet; remove it, or remove scale")
 	}
 }
 

@@ -243,6 +243,20 @@ func (c *Config) takeoverTimeout() time.Duration {
 	return time.Duration(c.Settings.Dispatch.ProcessingTimeoutSeconds) * time.Second
 }
 
+// Shard returns the configuration of the relay of a partition: a relay of its own name.
+func (c *Config) Shard(partition int) *Config {
+	of := *c
+	of.Settings.Name = store.ShardName(c.Settings.Name, partition)
+	of.reread = func() (*Config, error) {
+		now, err := c.Reread()
+		if err != nil {
+			return nil, err
+		}
+		return now.Shard(partition), nil
+	}
+	return &of
+}
+
 // TotalBufferBytes returns the sum of buffer-bytes of all sinks.
 func (c *Config) TotalBufferBytes() (sum int64) {
 	seen := map[string]bool{}

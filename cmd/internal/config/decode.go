@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/notices"
+	"github.com/sluicebox/sluicebox/cmd/internal/shards"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -370,6 +371,8 @@ func defaultOf(t reflect.Type, d Delivery) reflect.Value {
 		target.Source = defaultSource()
 	case *notices.Config:
 		*target = notices.DefaultConfig()
+	case *shards.Config:
+		*target = shards.DefaultConfig()
 	case *Sink:
 		*target = defaultSink(d)
 	}

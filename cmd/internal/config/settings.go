@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture/poll"
 	"github.com/sluicebox/sluicebox/cmd/internal/notices"
+	"github.com/sluicebox/sluicebox/cmd/internal/shards"
 	"github.com/sluicebox/sluicebox/cmd/internal/tracing"
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
@@ -37,6 +38,7 @@ type Settings struct {
 	Checkpoint   Checkpoint      `yaml:"checkpoint" doc:"Retained log, checkpoints and the sweep."`
 	Admin        Admin           `yaml:"admin" doc:"HTTP endpoints for probes and metrics."`
 	Ingest       *Ingest         `yaml:"ingest" doc:"An HTTP server that takes rows from services, see [ingest.md](ingest.md). Every relay of a name has one, also while it stands by. Without the section there is none."`
+	Scale        *shards.Config  `yaml:"scale" doc:"A topic of Kafka between capture and dispatch, by which several processes share the outboxes; see [scale.md](scale.md). Without the section one process does all."`
 	Notices      *notices.Config `yaml:"notices" doc:"Calls a webhook or a command when a condition needs somebody, and when it has ended; see [operating.md](operating.md#notices). Without the section there are no notices."`
 	Tracing      *tracing.Config `yaml:"tracing" doc:"Exports the way of rows as spans of OpenTelemetry; see [operating.md](operating.md#traces). tracing: {} takes all from the variables OTEL_…. Without the section there are spans only if OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set."`
 	Shadow       Shadow          `yaml:"shadow" doc:"With mode: shadow or sluicebox shadow: what to look for."`

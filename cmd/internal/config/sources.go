@@ -106,6 +106,9 @@ func (k *checker) checkSources(s *Settings) {
 	if s.Ingest != nil {
 		k.fail("ingest", "needs one source, because its rows are written into one database; remove it, or run a process for that source")
 	}
+	if s.Scale != nil {
+		k.fail("scale", "needs one source; remove it, or run a process for that source")
+	}
 	if s.Mode != "relay" && k.hasNoProblem("mode") {
 		k.fail("mode", "is %s, which needs one source; name it: sluicebox %s --source-name NAME", s.Mode, s.Mode)
 	}

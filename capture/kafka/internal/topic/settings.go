@@ -16,6 +16,10 @@ const (
 	minRetention = 10 * time.Minute
 	// safeRetention leaves a night to notice that a shard lags.
 	safeRetention = 24 * time.Hour
+	// newRetention is that of a new topic.
+	newRetention = 7 * 24 * time.Hour
+	// defaultMessageBytes is the default of a broker.
+	defaultMessageBytes = 1 << 20
 	// minRetentionBytes is a few segments of a partition.
 	minRetentionBytes = 1 << 30
 )
@@ -103,7 +107,7 @@ func (c *checker) size() {
 func (c *checker) retention() {
 	const name, bytesName = "retention.ms", "retention.bytes"
 	if ms, ok := c.number(name); ok {
-		kept, week := time.Duration(ms)*time.Millisecond, fmt.Sprint((7 * 24 * time.Hour).Milliseconds())
+		kept, week := time.Duration(ms)*time.Millisecond, fmt.Sprint(newRetention.Milliseconds())
 		bytes, _ := c.number(bytesName)
 		switch {
 		case ms < 0 && bytes < 0:

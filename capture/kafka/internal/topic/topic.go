@@ -2,10 +2,12 @@
 package topic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -64,6 +66,36 @@ func Describe(ctx context.Context, admin *kadm.Client, spec Spec) (d Description
 	}
 	d.Findings = check(spec, replicas(topic.Partitions), settings)
 	return d, nil
+}
+
+// maxReplicas is the number of replicas of a new topic. One broker may be down, and a record still has two.
+const maxReplicas = 3
+
+// Create creates a topic with settings that Describe accepts. It reports false if the topic exists.
+func Create(ctx context.Context, admin *kadm.Client, spec Spec) (created bool, err error) {
+	brokers, err := admin.ListBrokers(ctx)
+	if err != nil {
+		return false, fmt.Errorf("create topic %s: %w", spec.Name, err)
+	}
+	replicas := min(maxReplicas, len(brokers))
+	settings := map[string]*string{
+		"unclean.leader.election.enable": kadm.StringPtr("false"),
+		"min.insync.replicas":            kadm.StringPtr(strconv.Itoa(min(2, replicas))),
+		"cleanup.policy":                 kadm.StringPtr("delete"),
+		"retention.ms":                   kadm.StringPtr(strconv.FormatInt(newRetention.Milliseconds(), 10)),
+		"max.message.bytes":              kadm.StringPtr(strconv.Itoa(max(defaultMessageBytes, spec.RecordBytes+BatchBytes))),
+	}
+	answer, err := admin.CreateTopic(ctx, int32(spec.Partitions), int16(replicas), settings, spec.Name) //nolint:gosec // both are small
+	err = cmp.Or(err, answer.Err)
+	switch {
+	case errors.Is(err, kerr.TopicAlreadyExists):
+		return false, nil
+	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
+		return false, &store.SetupError{Problem: fmt.Sprintf("create topic %s: %s", spec.Name, err), Remedy: "as an administrator: " + createCommand(spec)}
+	case err != nil:
+		return false, fmt.Errorf("create topic %s: %w", spec.Name, err)
+	}
+	return true, nil
 }
 
 // Diagnose returns all findings about a topic, and one that it is usable if there is no fault.
