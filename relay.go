@@ -124,11 +124,10 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 		return err
 	}
 	defer src.Close()
-	epoch := begin.Epoch
 	r.reportStart(&begin)
 	r.updateClaims(ctx)
 	freed := make(chan struct{}, 1)
-	lanes, routes := r.newDispatchers(sinks.sinks, st, epoch, tenure, freed)
+	lanes, routes := r.newDispatchers(sinks.sinks, st, begin.Epoch, tenure, freed)
 	defer closeDispatchers(lanes)
 	if err := r.restoreLanes(ctx, st, &begin, routes); err != nil {
 		return err
@@ -136,13 +135,13 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	if err := r.adoptBlocks(ctx, &begin, routes); err != nil {
 		return err
 	}
-	keeper, err := r.newAttemptKeeper(ctx, st.replays(r.db.store), epoch, lanes, routes)
+	keeper, err := r.newAttemptKeeper(ctx, st.replays(r.db.store), begin.Epoch, lanes, routes)
 	if err != nil {
 		return err
 	}
 
 	trackers := checkpoint.NewTrackers(begin.Watermark, src.Compare)
-	in := newIntake(trackers.Rest(), epoch, routes, freed, r.observer.Captured)
+	in := newIntake(trackers.Rest(), begin.Epoch, routes, freed, r.observer.Captured)
 	in.fanOutTo(st.fan, routes, trackers, begin.Watermark.Legs, src.Compare)
 	if begin.SnapshotReason != "" {
 		if err := in.placeBacklog(ctx, begin.Backlog, begin.Spilled, begin.From); err != nil {
@@ -158,7 +157,7 @@ func (r *Relay) runSession(ctx context.Context, tenure *leader.Tenure, lost *cap
 	saveNow := make(chan struct{}, 1)
 	saver := &checkpoint.Saver{
 		Config: checkpoint.DefaultSaverConfig(), Tracker: trackers, Store: r.db.store,
-		Source: src, Epoch: epoch, Observer: checkpointObserver{r}, SaveNow: saveNow,
+		Source: src, Epoch: begin.Epoch, Observer: checkpointObserver{r}, SaveNow: saveNow,
 	}
 
 	if begin.SnapshotReason == "" {

@@ -77,7 +77,7 @@ func (d *mongoDatabase) feed(t *testing.T, r *rig, tables feed.Tables, batchRows
 	insert()
 	waitFor(t, "the topic has the rows", func() bool { return f.Status().Records >= rows })
 	cancel()
-	<-ended
+	_ = <-ended // canceled
 }
 
 // testMongo: a second feeder reads the log from the checkpoint again, in batches of another size. The shard

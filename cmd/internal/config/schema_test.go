@@ -48,7 +48,7 @@ func TestSchemaDescribesEveryKey(t *testing.T) {
 
 // examples returns files that together contain every key.
 func examples() []string {
-	return []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml", "testdata/documents.yaml", "testdata/states.yaml", "testdata/brokers.yaml", "testdata/routes.yaml", "testdata/sources.yaml"}
+	return []string{"testdata/complete.yaml", "testdata/outboxes.yaml", "testdata/custom.yaml", "testdata/documents.yaml", "testdata/states.yaml", "testdata/brokers.yaml", "testdata/routes.yaml", "testdata/sources.yaml", "testdata/scale.yaml", "testdata/scale-token.yaml"}
 }
 
 func examplesEnviron() []string {
