@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"sync"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -71,13 +72,13 @@ func (d *mongoDatabase) feed(t *testing.T, r *rig, tables feed.Tables, batchRows
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(ctx, tables, d.source(t, batchRows)) }()
+	var work sync.WaitGroup
+	work.Go(func() { _ = f.Run(ctx, tables, d.source(t, batchRows)) }) // until it is canceled
 	<-r.connected
 	insert()
 	waitFor(t, "the topic has the rows", func() bool { return f.Status().Records >= rows })
 	cancel()
-	_ = <-ended // canceled
+	work.Wait()
 }
 
 // testMongo: a second feeder reads the log from the checkpoint again, in batches of another size. The shard
