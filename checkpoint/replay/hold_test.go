@@ -132,3 +132,37 @@ func TestFewLanesOnHoldBesideLiveRows(t *testing.T) {
 		t.Errorf("%d lanes on hold at once, %d left", most, left)
 	}
 }
+
+// TestSlowJobFinishesALane: beside live rows, a lane with many rows does not wait for a turn of each other
+// lane between two of its pages, because its live rows are on hold until its last.
+func TestSlowJobFinishesALane(t *testing.T) {
+	t.Parallel()
+	const groups, many = 120, 300
+	h, to, lanes := postgres(t), newReceiver(), &busyLanes{}
+	l := startRelay(t, h, to, func(d *replay.Controller) {
+		lanes.Lanes = d.Sinks["sink"].Lanes
+		d.Sinks["sink"] = replay.Sink{Lanes: lanes, Config: d.Sinks["sink"].Config}
+	})
+	l.createCheckpoint("here", true)
+	h.exec(t, insert("many", ids("many", 0, many)...), insertEach(groups, "1"), insertEach(groups, "2"))
+	to.waitForLive(t, many+2*groups)
+	eventually(t, func() string { return l.wantOpen(0) })
+	l.replay("job", replay.Spec{From: "here"})
+	l.waitForState("job", store.JobDone)
+
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	left, others := many, 0
+	for _, a := range to.arrivals {
+		switch {
+		case a.job == "" || left == 0:
+		case a.group == "many":
+			left--
+		default:
+			others++
+		}
+	}
+	if left != 0 || others > groups {
+		t.Errorf("%d rows of the lane are left, and %d of %d other rows came before its last", left, others, 2*groups)
+	}
+}

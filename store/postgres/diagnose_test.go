@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/finding"
+	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -36,6 +37,23 @@ func expectFixed(t *testing.T, url string, examine func() []store.Finding, subje
 	for _, f := range findingsOf(examine(), subject) {
 		if f.Grade != store.GradeOK {
 			t.Errorf("after the remedy %q: got findings %+v", wrong[0].Remedy, f)
+		}
+	}
+}
+
+// awaitEnded repeats a check until the sessions that the test has closed have ended, which the server
+// does a moment later.
+func awaitEnded(t *testing.T, check func() error) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(rigs.CallTimeout); ; <-tick.C {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
 		}
 	}
 }
@@ -224,26 +242,23 @@ func TestConnectionLimits(t *testing.T) {
 				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 11")
 				expectFixed(t, admin, examine, "connections", store.GradeAdvice, quoted+" has CONNECTION LIMIT 11")
 				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 12") // the rig's control session counts as one
-				// The session that set it may not have ended yet.
-				for end := time.Now().Add(10 * time.Second); ; {
-					found := findingsOf(examine(), "connections")
-					if len(found) == 1 && found[0].Grade == store.GradeOK {
-						break
+				awaitEnded(t, func() error {
+					if found := findingsOf(examine(), "connections"); len(found) != 1 || found[0].Grade != store.GradeOK {
+						return fmt.Errorf("%s with limit 12: got findings %+v", of, found)
 					}
-					if time.Now().After(end) {
-						t.Fatalf("%s with limit 12: got findings %+v", of, found)
-					}
-				}
-				other, err := pgx.Connect(t.Context(), url)
-				for end := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(end); { // nor have those of the examination
+					return nil
+				})
+				var other *pgx.Conn
+				awaitEnded(t, func() (err error) {
 					other, err = pgx.Connect(t.Context(), url)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if found := findingsOf(examine(), "connections"); len(found) != 2 || found[1].Grade != store.GradeAdvice || !strings.Contains(found[1].Text, "others use 1") {
-					t.Errorf("%s with limit 12 and another session: got findings %+v", of, found)
-				}
+					return err
+				})
+				awaitEnded(t, func() error {
+					if found := findingsOf(examine(), "connections"); len(found) != 2 || found[1].Grade != store.GradeAdvice || !strings.Contains(found[1].Text, "others use 1") {
+						return fmt.Errorf("%s with limit 12 and another session: got findings %+v", of, found)
+					}
+					return nil
+				})
 				_ = other.Close(t.Context())
 				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 4")
 				expectFixed(t, admin, examine, "connections", store.GradeFault, quoted+" has CONNECTION LIMIT 4")

@@ -81,9 +81,9 @@ func (p *pair) promoted() *scene {
 // snapshot, or "" if it resumed from its checkpoint.
 func (p *pair) follows(s *scene) (why string) {
 	p.t.Helper()
-	epoch := count(p.t, s.conn, "SELECT epoch FROM sluicebox.leader")
 	within(p.t, time.Minute, func() string {
-		if status, body := p.relay.get("/readyz?verbose"); status != 200 || count(p.t, s.conn, "SELECT epoch FROM sluicebox.leader") == epoch {
+		locks := count(p.t, s.conn, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
+		if status, body := p.relay.get("/readyz?verbose"); status != 200 || locks == 0 {
 			return "the relay does not follow: " + body
 		}
 		return ""

@@ -74,11 +74,23 @@ outboxes: [{table: letters, layout: outbox-messages, sink: all}]
 sinks: {all: {type: log}}
 `
 
+// secretScale is a process with a topic that cannot be reached.
+const secretScale = `
+source: {url: 'postgres://relay:%scale.pg%@127.0.0.1:1/x?sslmode=disable'}
+scale: {engine: kafka, brokers: '127.0.0.1:1', topic: t, partitions: 1, SCALE}
+admin: {listen: ''}
+outboxes: [{table: letters, layout: outbox-messages, sink: all}]
+sinks: {all: {type: log}}
+`
+
 // otherSecrets are configurations with the secrets that cannot stand beside the others. They are not
 // run with receivers.
 func otherSecrets() []string {
 	return []string{
 		strings.ReplaceAll(secretSources, "SHOP", "127.0.0.1:1"),
+		strings.ReplaceAll(secretScale, "SCALE", "sasl: {mechanism: aws-msk-iam, user: AKIA1, password: '@scale.password@', session-token: '@scale.session-token@'}"),
+		strings.ReplaceAll(secretScale, "SCALE", "sasl: {mechanism: oauthbearer}, token: '@scale.token@'"),
+		strings.ReplaceAll(secretScale, "SCALE", "cert-file: '<scale.cert-file>', key-file: '<scale.key-file>'"),
 		"source: {url: 'mysql://relay:%mysql.password%@127.0.0.1:1/x'}\nflowcatalyst: {api-base-url: 'http://127.0.0.1:1', api-token: '@preset.token@'}\nadmin: {listen: ''}\n",
 		"source: {url: 'mariadb://relay:%mariadb.password%@127.0.0.1:1/x', stream-url: 'mariadb://relay:%mariadb.stream%@127.0.0.1:1/x'}\nflowcatalyst: {api-base-url: 'http://127.0.0.1:1', oauth: {token-url: 'http://127.0.0.1:1/t?api_key=%preset.token-url%', client-id: relay, client-secret: '@preset.client-secret@'}}\nadmin: {listen: ''}\n",
 		"source: {url: 'mongodb://relay:%mongo.password%@127.0.0.1:1/x?serverSelectionTimeoutMS=300'}\nflowcatalyst: {api-base-url: 'http://127.0.0.1:1'}\nadmin: {listen: ''}\n",

@@ -245,7 +245,7 @@ func TestCleanStopBesideASlowGroup(t *testing.T) {
 		config := s.prepare(func(r *sinktest.Request) sinktest.Answer {
 			a := sinktest.Answer{Status: http.StatusNoContent}
 			if rowIn(r).Group == 1 && slow.Load() {
-				a.Delay = 200 * time.Millisecond
+				a.Delay = time.Second
 			}
 			return a
 		})
