@@ -20,6 +20,12 @@ import (
 // OpenDeadLetters returns the FAILED rows of the configured outboxes for use without a
 // running relay. It connects on first use. Call closed when done.
 func OpenDeadLetters(cfg *config.Config) (letters store.DeadLetters, closed func(), err error) {
+	if cfg.Settings.Scale != nil {
+		return nil, nil, &store.SetupError{
+			Problem: "with scale, FAILED rows are not listed, requeued or discarded yet",
+			Remedy:  "read and change them with SQL: a sweep sends rows whose status was set to PENDING",
+		}
+	}
 	db, err := openDatabase(cfg)
 	if err != nil {
 		return nil, nil, err
@@ -53,6 +59,12 @@ func ExplainRow(ctx context.Context, cfg *config.Config, outbox, id string) (*sl
 // OpenRequests returns the named checkpoints and replays of the configured relay, which may
 // run elsewhere. It connects on first use. Call closed when done.
 func OpenRequests(cfg *config.Config) (r admin.Requests, closed func(), err error) {
+	if cfg.Settings.Scale != nil {
+		return nil, nil, &store.SetupError{
+			Problem: "with scale, each shard has checkpoints and replays of its own",
+			Remedy:  "use /sources/N/api/v1 of the process that has shard N, for each shard; each replays its rows",
+		}
+	}
 	db, err := openDatabase(cfg)
 	if err != nil {
 		return nil, nil, err

@@ -26,6 +26,9 @@ import (
 // drainMargin is added to the longest request: the time in which a shard writes its last outcomes.
 const drainMargin = 10 * time.Second
 
+// maxTopicWait is how long records may wait for the topic until the capture is not ready.
+const maxTopicWait = 10 * time.Second
+
 // scaled is a process of several that share the outboxes of one database. Its sources are the shards
 // that it has at the moment.
 type scaled struct {
@@ -207,6 +210,9 @@ func (s *scaled) working() bool {
 func (s *scaled) roleStatus() (list []admin.SourceStatus) {
 	if s.options.Config.Settings.Scale.Has(shards.RoleCapture) {
 		of := s.capture.State()
+		if late := s.capture.Feed(); of.Leads && !late.WaitingSince.IsZero() && time.Since(late.WaitingSince) > maxTopicWait {
+			of.Failed, of.Detail = true, cmp.Or(late.Problem, errors.New("the topic does not acknowledge records")).Error()
+		}
 		list = append(list, admin.SourceStatus{Name: shards.RoleCapture, Ready: !of.Failed, IsLeader: of.Leads, Leader: of.Leader, Mode: sluicebox.ModeStream, Detail: of.Detail})
 	}
 	if s.members != nil {
