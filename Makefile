@@ -15,10 +15,15 @@ SUITES   = \
 	race/store/mongo \
 	race/store/mysql \
 	race/capture/mongo \
-	race/cmd/internal/blackbox \
 	plain/store/sqlite \
+	plain/capture/sqlite \
 	plain/store/leader \
-	race/store/sqlite
+	plain/cmd/sluicebox \
+	plain/cmd/internal/config \
+	plain/cmd/internal/demobroker \
+	plain/dispatch/sink/internal/template \
+	race/store/sqlite \
+	race/capture/sqlite
 OWN      = $(sort $(patsubst plain/%,./%,$(patsubst race/%,./%,$(filter-out race/others,$(SUITES)))))
 AT_ONCE ?= 2
 # A program with the race detector sleeps for a second at its end, mostly for nothing.
@@ -37,7 +42,7 @@ RARELY   = GOGC=400
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test $(SUITES) short crash leader brokers faults lint vuln fuzz bench microbench docs alerts prometheus collector release chart apiserver clean have-go have-cc
+.PHONY: help build quickstart test $(SUITES) raced short crash leader brokers faults lint vuln fuzz bench microbench docs alerts prometheus collector release chart apiserver clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,11 +61,12 @@ quickstart: build ## build it and show it at work, with nothing to set up
 #
 # The race detector slows the program down some five times, and SQLite, which is Go code
 # here, more. So the scenarios of blackbox run with the program as users have it, and
-# SQLite's suite without; of both, the tests with the most going on at once run again with
-# the detector (raced.Only in their TestMain). The model of leaders, in fake time, runs
+# SQLite's suites without; of both, the tests with the most going on at once run again with
+# the detector (raced.Only in their TestMain): those of SQLite here, those of blackbox by `make raced`. The model of leaders, in fake time, runs
 # without it too: beside it the detector's own memory fails now and then (StackDepot).
 #
-# Plain suites are compiled as the program and its image are, and share their packages.
+# Plain suites are compiled as the program and its image are, and share their packages. Packages that
+# parse text, or start programs, in one goroutine are among them.
 #
 # A scenario runs beside one server, the most important beside two; VERSIONS=all runs them
 # beside each, VERSIONS=mysql beside that.
@@ -75,6 +81,9 @@ $(filter-out race/others,$(filter race/%,$(SUITES))): race/%:
 
 race/others:
 	$(RARELY) $(GOTEST) -race -p 3 $$(go list ./... | grep -vxF "$$(go list $(OWN))")
+
+raced: have-go have-cc ## run the busiest tests of the program with the race detector
+	$(SERVERS) exec -- env $(RARELY) $(GOTEST) -race ./cmd/internal/blackbox
 
 short: have-go ## run the tests that need no server
 	go test -short ./...

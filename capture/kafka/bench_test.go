@@ -158,9 +158,9 @@ func (r *rig) floor(b *testing.B) {
 
 // feed runs the feeder until the topic has b.N rows.
 func (r *rig) feed(b *testing.B) {
-	before := r.feeder.Status().Records
+	before := r.feeder.Load().Status().Records
 	r.start(b)
-	for r.feeder.Status().Records < before+int64(b.N) {
+	for r.feeder.Load().Status().Records < before+int64(b.N) {
 		<-time.After(time.Millisecond) // polls the status, which has no signal
 	}
 	r.stop()

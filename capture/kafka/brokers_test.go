@@ -56,7 +56,7 @@ func testBrokersKilled(t *testing.T, c *servers.KafkaCluster, crashes int) {
 		killed := c.Brokers[r.state(t).Leader-1]
 		killed.Stop("immediate")
 		commit() // while the cluster notices
-		waitFor(t, "the topic has the rows", func() bool { return r.feeder.Status().Buffered == 0 })
+		waitFor(t, "the topic has the rows", func() bool { return r.feeder.Load().Status().Buffered == 0 })
 		for p, f := range readers {
 			f.Until("all rows", func() bool { return len(f.Items) >= len(want[p]) })
 		}

@@ -261,7 +261,7 @@ func testRetentionPassed(t *testing.T, c *servers.KafkaCluster) {
 			want = append(want, row.ID)
 		}
 	}
-	waitFor(t, "all rows are in the topic", func() bool { return r.feeder.Status().Buffered == 0 && r.feeder.Status().Records >= 30 })
+	waitFor(t, "all rows are in the topic", func() bool { return r.feeder.Load().Status().Buffered == 0 && r.feeder.Load().Status().Records >= 30 })
 	if again, err := src.Open(t.Context(), at, tables); err != nil || again.View != nil {
 		t.Fatalf("Kafka has the checkpoint, but Open returned %+v, %v", again, err)
 	}

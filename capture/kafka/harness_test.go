@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,9 +47,9 @@ type rig struct {
 	batchRows  int  // of the database's source; 0 is 30
 	waits      bool // a commit waits until the topic has its rows
 
-	tables *pgstore.Store   // of the feeder
-	marker *postgres.Source // writes markers for shards
-	feeder *feed.Feeder
+	tables *pgstore.Store              // of the feeder
+	marker *postgres.Source            // writes markers for shards
+	feeder atomic.Pointer[feed.Feeder] // a test may start another one while rows are written
 
 	connected chan struct{} // holds a signal once the feeder reads
 
@@ -128,20 +129,20 @@ func (r *rig) database(t testing.TB) *postgres.Source {
 
 // start runs the feeder until the test ends.
 func (r *rig) start(t testing.TB) {
-	var err error
-	r.feeder, err = feed.New(feed.Config{
+	feeder, err := feed.New(feed.Config{
 		Client: append(r.client(), kgo.ProducerBatchCompression(kgo.NoCompression())), Topic: r.name, Partitions: r.partitions,
 		Outboxes: outboxes(), MaxRecordBytes: 1_900_000, IdleInterval: 50 * time.Millisecond, Observer: r,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.feeder.Store(feeder)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() {
 		for ctx.Err() == nil {
 			src := r.database(t)
-			if err := r.feeder.Run(ctx, r.tables, src); ctx.Err() == nil {
+			if err := feeder.Run(ctx, r.tables, src); ctx.Err() == nil {
 				t.Logf("feeder: %v", err)
 			}
 			src.Close()
@@ -221,9 +222,10 @@ func (r *rig) Begin(t *testing.T, rows ...capturetest.Row) func(commit bool) {
 		t.Error(err)
 	}
 	return func(commit bool) {
-		before := r.feeder.Status().Records
+		feeder := r.feeder.Load()
+		before := feeder.Status().Records
 		end(commit)
-		for r.waits && r.feeder.Status().Records < before+int64(len(rows)) {
+		for r.waits && r.feeder.Load() == feeder && feeder.Status().Records < before+int64(len(rows)) {
 			<-time.After(time.Millisecond) // polls the status, which has no signal
 		}
 	}

@@ -65,12 +65,12 @@ func testSettings(t *testing.T, c *servers.KafkaCluster) {
 	r.set(t, "unclean.leader.election.enable", "true")
 	r.set(t, "max.message.bytes", "2000")
 	faults := func() int {
-		found, err = r.feeder.Diagnose(t.Context())
+		found, err = r.feeder.Load().Diagnose(t.Context())
 		return store.CountFaults(found)
 	}
 	waitFor(t, "the broker applies the settings", func() bool { return faults() == 2 })
 	var setup *store.SetupError
-	err = r.feeder.Run(t.Context(), r.tables, r.marker)
+	err = r.feeder.Load().Run(t.Context(), r.tables, r.marker)
 	for _, want := range []string{
 		"topic " + r.name, "unclean.leader.election.enable=true", "--add-config unclean.leader.election.enable=false",
 		"max.message.bytes=2000", "--add-config max.message.bytes=1901024",

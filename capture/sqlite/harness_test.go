@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,9 +22,19 @@ import (
 	sqlitestore "github.com/sluicebox/sluicebox/store/sqlite"
 	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/ddl"
+	"github.com/sluicebox/sluicebox/store/storetest/raced"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// With the race detector only the tests with several sessions run.
+	err := raced.Only(TestReconnectInTransaction, TestAcknowledge, TestLastAcknowledgementTakesEffect, TestSeveralOutboxes,
+		TestOpenTransactionIsNotSent, TestReplacedFile, TestRetainedDoesNotWaitForWriter)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const createTable = `CREATE TABLE outbox_events (
 	id TEXT PRIMARY KEY, message_group TEXT, payload TEXT, status TEXT NOT NULL DEFAULT 'PENDING',

@@ -69,7 +69,7 @@ func TestBench(t *testing.T) {
 			{"drain --rows 2000 --groups 50", "floor", []string{"drain", "CPU per row"}},
 			{"ungrouped --rows 2000 --against floor", "floor", []string{"drain", "CPU per row, with the server"}},
 			{"peer --rows 2000 --groups 50 --rate 100 --duration 500ms --peer " + peerProgram(t), "peer", []string{"p50", "drain", "memory at its peak"}},
-			{"bulk-transaction --rows 20000 --duration 3s", "without", []string{"longest"}},
+			{"bulk-transaction --rows 5000 --duration 3s", "without", []string{"longest"}},
 			{"replay --rows 20000 --rate 100 --duration 500ms", "alone", []string{"p99"}},
 			{"drain --rows 2000 --ungrouped --layout outbox-messages --claims off --against floor", "floor", []string{"drain"}},
 			{"slow-receiver --rows 500 --groups 50 --senders 8", "", []string{"drain", "share of what the service time allows"}},

@@ -72,7 +72,7 @@ func TestCleanStopWhileTheReceiverHangs(t *testing.T) {
 		})
 		began := time.Now()
 		expectStop(s.t, r)
-		if took := time.Since(began); took > 2*time.Second+3*time.Second {
+		if took := time.Since(began); took > 2*time.Second+10*time.Second { // with time for a busy machine
 			s.t.Errorf("the stop took %s", took)
 		}
 		if left := none(s.t, s.conn, "are not as they were", "SELECT count(*) FROM outbox_events WHERE status <> 'PENDING' OR retry_count > 0"); left != "" {
