@@ -344,7 +344,7 @@ func (c *core) reloadRoom(time.Time) int {
 	return max(1, c.cfg.BufferRows/2) - c.lanes.Memory.Used(lanes.Reloaded)
 }
 
-// newTestCore returns the core of a destination that nobody else uses.
+// newTestCore returns the core of a destination without other users.
 func newTestCore(cfg Config, limits func(kind string) sink.Limits, random func() float64) *core {
 	return newCore(cfg, cfg.lanes(limits, random))
 }

@@ -147,7 +147,7 @@ func TestBreakerIsShared(t *testing.T) {
 	})
 }
 
-// A dispatcher that ends with a probe or requests in flight holds nobody back.
+// A dispatcher that ends with a probe or requests in flight holds no other back.
 func TestDispatcherLeavesDestination(t *testing.T) {
 	cfg := senders(2)
 	cfg.APIBatchSize = 1

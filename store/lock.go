@@ -83,7 +83,7 @@ func NewHolder(name string) string {
 
 // HandOver is a request of a relay that stands by to lead.
 type HandOver struct {
-	To string // the holder that requests it; "" if nobody ever did
+	To string // the holder that requests it; "" if none did
 	N  int64  // grows with each request
 }
 

@@ -424,8 +424,8 @@ const maxMoves = 4
 const spreadAfter = 30 * time.Second
 
 // handOver returns how the leads of sources move to the processes that are to have them: the one with
-// the lowest hash of the names of process and source. Any two processes agree on that, so nobody needs
-// to know all of them.
+// the lowest hash of the names of process and source. Any two processes agree on that without a list of
+// all.
 func (p *process) handOver(source string) *sluicebox.HandOver {
 	return &sluicebox.HandOver{
 		After: cmp.Or(p.options.Config.Settings.SpreadAfter, spreadAfter), Slots: p.moves,

@@ -47,7 +47,7 @@ func (s *Slots) Usage() (used, size, waiting int) {
 }
 
 // Join returns a share. wake is called when a request may be sent that take has refused, from any
-// goroutine. It must return at once and call no method of the share. nil: nobody else shares the slots.
+// goroutine. It must return at once and call no method of the share. nil: the slots have no other share.
 func (s *Slots) Join(wake func()) *Share { return &Share{slots: s, wake: wake} }
 
 // Share is the part of one dispatcher. The core that has it is not safe for concurrent use.
