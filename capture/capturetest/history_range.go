@@ -131,7 +131,7 @@ func testRangeTwoReaders(t *testing.T, h HistoryHarness) {
 			t.Fatal(err)
 		}
 	}
-	// A list of sessions may still have one that ended, or miss one. A reader that waits for long gives up its own.
+	// The server's list may miss a session, or still have an ended one. A reader that waits for long ends its session.
 	for end := time.Now().Add(waitTimeout); h.Readers(t, db) < relayReaders+2; <-time.After(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("got %d readers of the log, want two more than %d", h.Readers(t, db), relayReaders)

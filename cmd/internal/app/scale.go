@@ -17,7 +17,6 @@ import (
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/cmd/internal/admin"
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
-	"github.com/sluicebox/sluicebox/cmd/internal/notify"
 	"github.com/sluicebox/sluicebox/cmd/internal/shards"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/backoff"
@@ -50,21 +49,7 @@ func runScaled(ctx context.Context, o Options) error {
 	defer s.close()
 	p.roles = s.roleStatus
 	s.registerMetrics(p.metrics)
-	memory, stop := context.WithCancel(ctx)
-	defer stop()
-	p.memory.start(o.Config.TotalBufferBytes(), 0)
-	go p.memory.release(memory)
-	p.server = p.adminServer()
-	stopAdmin, err := p.serveAdmin(ctx)
-	if err != nil {
-		return err
-	}
-	end, err := supervise(ctx, o.Log, notify.Service{Ready: s.working, Status: p.summary, Ping: p.ping})
-	if err == nil {
-		err = s.run(ctx)
-		end()
-	}
-	return cmp.Or(err, stopAdmin())
+	return p.serve(ctx, o.Config.TotalBufferBytes(), s.working, s.run)
 }
 
 // newScaled returns a process. It opens no connection.
@@ -181,7 +166,7 @@ func (p *process) add(one *source) {
 	slices.SortFunc(p.sources, func(a, b *source) int {
 		return cmp.Or(cmp.Compare(len(a.name), len(b.name)), cmp.Compare(a.name, b.name))
 	})
-	p.resize()
+	p.memory.set(bufferBytes(p.sources), 0)
 }
 
 // remove removes a source of the process.
@@ -189,16 +174,7 @@ func (p *process) remove(one *source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sources = slices.DeleteFunc(p.sources, func(s *source) bool { return s == one })
-	p.resize()
-}
-
-// resize fits the memory limit to the sources.
-func (p *process) resize() {
-	var bytes int64
-	for _, s := range p.sources {
-		bytes += s.current.Load().cfg.Load().TotalBufferBytes()
-	}
-	p.memory.set(bytes, 0)
+	p.memory.set(bufferBytes(p.sources), 0)
 }
 
 // working reports whether the roles and all shards work or stand by.

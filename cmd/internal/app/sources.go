@@ -108,26 +108,37 @@ func runSources(ctx context.Context, o Options) error {
 		}
 		p.sources = append(p.sources, s)
 	}
+	return p.serve(ctx, p.bufferBytes(), p.working, func(ctx context.Context) error {
+		p.run(ctx)
+		return nil
+	})
+}
+
+// serve serves the endpoints of the process while run runs, and tells the service manager about it. bytes
+// are those that the relays may buffer at first.
+func (p *process) serve(ctx context.Context, bytes int64, ready func() bool, run func(context.Context) error) error {
 	memory, stop := context.WithCancel(ctx)
 	defer stop()
-	p.memory.start(p.bufferBytes(), 0)
+	p.memory.start(bytes, 0)
 	go p.memory.release(memory)
 	p.server = p.adminServer()
 	stopAdmin, err := p.serveAdmin(ctx)
 	if err != nil {
 		return err
 	}
-	end, err := supervise(ctx, o.Log, notify.Service{Ready: p.working, Status: p.summary, Ping: p.ping})
+	end, err := supervise(ctx, p.options.Log, notify.Service{Ready: ready, Status: p.summary, Ping: p.ping})
 	if err == nil {
-		p.run(ctx)
+		err = run(ctx)
 		end()
 	}
 	return cmp.Or(err, stopAdmin())
 }
 
 // bufferBytes returns the bytes that all relays of the process may buffer.
-func (p *process) bufferBytes() (sum int64) {
-	for _, s := range p.all() {
+func (p *process) bufferBytes() int64 { return bufferBytes(p.all()) }
+
+func bufferBytes(sources []*source) (sum int64) {
+	for _, s := range sources {
 		sum += s.current.Load().cfg.Load().TotalBufferBytes()
 	}
 	return sum

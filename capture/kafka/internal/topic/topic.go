@@ -98,7 +98,7 @@ func Create(ctx context.Context, admin *kadm.Client, spec Spec) (created bool, e
 	return true, nil
 }
 
-// Diagnose returns all findings about a topic, and one that it is usable if there is no fault.
+// Diagnose returns all findings about a topic. If there is no fault, the first says that the topic is usable.
 func Diagnose(ctx context.Context, admin *kadm.Client, spec Spec) []store.Finding {
 	f := store.Finding{Grade: store.GradeFault, Subject: "topic " + spec.Name}
 	d, err := Describe(ctx, admin, spec)
