@@ -33,6 +33,9 @@ func routesUnderKills(t *testing.T, mode string, usual int) {
 		}
 		bus, hooks := s.to["bus"], s.to["hooks"]
 		hooks.dead.Store(true)
+		for range kills {
+			s.late = append(s.late, make(chan struct{}))
+		}
 		r := s.run()
 		wait := s.writeRows(rows, rate)
 		var all []routeKill
@@ -87,6 +90,7 @@ func (s *routesScene) killBetweenOutcomes(r *relay, kill int) (k routeKill) {
 	release := make(chan struct{})
 	before := len(last.Log())
 	last.held.Store(&release)
+	close(s.late[kill]) // or it may have every row already
 	within(s.t, testTimeout, func() string {
 		delivered := map[string]bool{}
 		for _, got := range s.to["bus"].Accepted() {

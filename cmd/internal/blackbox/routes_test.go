@@ -35,6 +35,8 @@ type routesScene struct {
 	to     map[string]*routeReceiver
 	ends   sync.Map     // by payload: a position at or behind the end of its transaction
 	wrote  atomic.Int64 // how long writeRows took, in nanoseconds
+	// late are the last rows that writeRows writes, a few for each: they wait until it is closed.
+	late []chan struct{}
 }
 
 // routeReceiver is the receiver of a route.
@@ -116,6 +118,13 @@ func (s *routesScene) writeRows(rows, rate int) (wait func()) {
 			for i := w; i < rows; i += count {
 				if rate > 0 {
 					<-time.After(time.Until(began.Add(time.Second * time.Duration(i) / time.Duration(rate))))
+				}
+				if of := i - rows + len(s.late)*count; of >= 0 {
+					select {
+					case <-s.late[of/count]:
+					case <-s.t.Context().Done():
+						return s.t.Context().Err()
+					}
 				}
 				r := &layoutRow{Group: i%s.groups + 1, N: i/s.groups + 1}
 				if err := s.commit([]*layoutRow{r}); err != nil {

@@ -37,25 +37,28 @@ func mongoExists(t *testing.T, server, name string) bool {
 	return len(names) > 0
 }
 
-// TestMongoSetUpInterrupted cancels setUp at each of its commands. Nothing may stay.
+// TestMongoSetUpInterrupted cancels setUp later and later, until one signal came in the
+// middle and one after the end. Nothing may stay.
 func TestMongoSetUpInterrupted(t *testing.T) {
 	t.Parallel()
-	server, begun := servers.SharedMongo(t), false
-	for after := time.Duration(0); after < 60*time.Millisecond; after += 4 * time.Millisecond {
+	server, midway, done := servers.SharedMongo(t), false, false
+	for after := time.Duration(0); !midway || !done; {
 		m, _ := newTestMongo(t, server)
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		_, err := m.setUp(ctx)
 		cancel()
-		begun = begun || m.created
 		if err := m.cleanUp(t.Context(), false); err != nil {
-			t.Errorf("set up for %s: %v; %v", after, err, m.created)
+			t.Fatalf("set up for %s: %v; %v", after, err, m.created)
 		}
 		if mongoExists(t, server, m.name) {
 			t.Errorf("interrupted after %s (%v), the database stays", after, err)
 		}
-	}
-	if !begun {
-		t.Error("nothing was ever made")
+		if err == nil {
+			done, after = true, after/2
+			continue
+		}
+		midway = midway || m.created
+		after += 2*time.Millisecond + after/8
 	}
 }
 
