@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -33,7 +34,7 @@ func TestDoctorOutput(t *testing.T) {
 	found[1].Configuration = "outboxes:\n- table: x # sure:\x1b[31m " + words[:30] + "\n"
 	var out bytes.Buffer
 	p := &program{stdout: &out}
-	if err := p.printFindings(found); err != nil {
+	if err := p.printFindings(found, nil); err != nil {
 		t.Fatal(err)
 	}
 	text := out.String()
@@ -57,7 +58,7 @@ func TestDoctorOutput(t *testing.T) {
 		t.Errorf("a comment goes on in a line that is none:\n%s", text)
 	}
 	out.Reset()
-	if err := p.jsonFindings(found); err != nil {
+	if err := p.jsonFindings(found, nil); err != nil {
 		t.Fatal(err)
 	}
 	var read struct {
@@ -137,5 +138,97 @@ func TestDoctorOfABadConfiguration(t *testing.T) {
 		if !strings.Contains(plain, want) {
 			t.Errorf("the output lacks %q:\n%s", want, out.String())
 		}
+	}
+}
+
+// TestDoctorOfSources checks that many sources with the same fault show it once, that the worst sources
+// are listed first, and that those without a fault are only counted.
+func TestDoctorOfSources(t *testing.T) {
+	var names []string
+	found := []app.Finding{finding(app.PartConfiguration, store.GradeOK, "sources", "200", ""), finding(app.PartSinks, store.GradeOK, "hooks", "reached", "")}
+	add := func(source string, f app.Finding) {
+		f.Source = source
+		found = append(found, f)
+	}
+	for i := range 200 {
+		name := fmt.Sprintf("ten%d", i)
+		names = append(names, name)
+		add(name, finding(app.PartDatabase, store.GradeOK, "server", "PostgreSQL 18", ""))
+		if i == 7 {
+			away := finding(app.PartDatabase, store.GradeFault, "database", "refused", "start it")
+			away.Unreachable = true
+			add(name, away)
+			continue
+		}
+		if i >= 190 {
+			add(name, finding(app.PartLog, store.GradeFault, "publication", name+" does not exist", "CREATE PUBLICATION "+name+";"))
+		}
+		if i == 195 {
+			add(name, finding(app.PartDatabase, store.GradeFault, "outbox letters", "is missing", "create it"))
+		}
+		if i%2 == 0 {
+			add(name, finding(app.PartLog, store.GradeAdvice, "retained log", "unlimited", "limit it"))
+		}
+	}
+	var out bytes.Buffer
+	p := &program{stdout: &out}
+	if err := p.printFindings(found, names); err != nil {
+		t.Fatal(err)
+	}
+	const want = `configuration
+  ok      sources: 200
+
+sinks
+  ok      hooks: reached
+
+sources
+  fault   publication: ten190 does not exist
+          in ten190, ten191, ten192, ten193, ten194 and 5 more (--source-name
+          NAME shows that of one)
+          CREATE PUBLICATION ten190;
+  fault   outbox letters: is missing
+          in ten195
+          create it
+  fault   database: refused
+          in ten7
+          start it
+  advice  retained log: unlimited
+          in ten0, ten2, ten4, ten6, ten8 and 95 more (--source-name NAME shows
+          that of one)
+          limit it
+
+SOURCE  GRADE        FAULTS  ADVICE  FIRST
+ten195  fault        2       0       publication: ten195 does not exist
+ten190  fault        1       1       publication: ten190 does not exist
+ten192  fault        1       1       publication: ten192 does not exist
+ten194  fault        1       1       publication: ten194 does not exist
+ten196  fault        1       1       publication: ten196 does not exist
+ten198  fault        1       1       publication: ten198 does not exist
+ten191  fault        1       0       publication: ten191 does not exist
+ten193  fault        1       0       publication: ten193 does not exist
+ten197  fault        1       0       publication: ten197 does not exist
+ten199  fault        1       0       publication: ten199 does not exist
+ten7    unreachable  1       0       database: refused
+
+200 sources: 10 with faults, 1 unreachable, 95 with advice, 94 ok
+
+11 faults, 1 unreachable, 100 pieces of advice.
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+	out.Reset()
+	if err := p.jsonFindings(found, names); err != nil {
+		t.Fatal(err)
+	}
+	var read struct {
+		Sources  []jsonSource
+		Findings []jsonFinding
+	}
+	if err := json.Unmarshal(out.Bytes(), &read); err != nil {
+		t.Fatal(err)
+	}
+	if len(read.Sources) != 200 || read.Sources[0] != (jsonSource{"ten195", "fault", 2, 0, 0}) || read.Sources[199].Grade != "ok" || read.Findings[2].Source != "ten0" {
+		t.Errorf("the JSON has %d sources, the first is %+v; the third finding %+v", len(read.Sources), read.Sources[0], read.Findings[2])
 	}
 }

@@ -87,7 +87,12 @@ func serveAdmin(t *testing.T, lanes admin.Lanes, letters admin.DeadLetters, toke
 func serveConfig(t *testing.T, cfg admin.Config, status admin.Status) string {
 	t.Helper()
 	cfg.Listen = "127.0.0.1:0"
-	s := admin.New(cfg, status)
+	return serveUntilEnd(t, admin.New(cfg, status))
+}
+
+// serveUntilEnd runs a server until the test ends and returns its address.
+func serveUntilEnd(t *testing.T, s *admin.Server) string {
+	t.Helper()
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)
 	}

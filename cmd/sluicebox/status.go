@@ -2,11 +2,15 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,85 +61,199 @@ func (w *watchFlag) Decode(ctx *kong.DecodeContext) error {
 	return nil
 }
 
-// Run shows the status of the relay.
+// Help is shown under `sluicebox status --help`.
+func (*statusCommand) Help() string {
+	return `Of a process with several sources it shows a line for each, the worst first. With --source-name it
+shows one of them in full.
+
+Exit codes: 0 ready; 1 not ready, or a source is not ready, or the process does not answer.`
+}
+
+// Run shows the status of the relay, or of all sources of the process.
 func (c *statusCommand) Run(ctx context.Context, p *program) error {
 	client, cfg, err := c.dialProcess(p)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	if cfg != nil && cfg.SourceNames() != nil {
-		return c.showSources(ctx, p, client)
+	fetch := fetchStatus
+	switch {
+	case cfg != nil && (cfg.SourceNames() != nil || cfg.Settings.Scale != nil && c.SourceName == ""):
+		fetch = fetchSources
+	case cfg == nil && c.SourceName == "":
+		fetch = fetchAny
 	}
 	if c.Watch > 0 {
-		return c.watch(ctx, p, client)
+		return c.watch(ctx, p, client, fetch)
 	}
-
-	s, err := fetchStatus(ctx, client)
+	s, err := fetch(ctx, client)
 	if err != nil {
 		return err
 	}
-
 	if err := c.show(p, s); err != nil {
 		return err
 	}
-	if !s.Ready {
-		return notReadyError(s)
-	}
-
-	return nil
+	return s.failure()
 }
 
-// fetchStatus requests one status.
-func fetchStatus(ctx context.Context, client *admin.Client) (*admin.RelayStatus, error) {
+// shownStatus is the status of a relay, or of several.
+type shownStatus interface {
+	// text is for people, usually within 80 columns.
+	text(now time.Time) string
+
+	// failure is an error if something is not ready.
+	failure() error
+}
+
+// fetch requests a status once.
+type fetch = func(context.Context, *admin.Client) (shownStatus, error)
+
+// relayStatus is the status of one relay.
+type relayStatus struct{ *admin.RelayStatus }
+
+// MarshalJSON implements json.Marshaler.
+func (s relayStatus) MarshalJSON() ([]byte, error) { return json.Marshal(s.RelayStatus) }
+
+func (s relayStatus) text(now time.Time) string { return statusText(s.RelayStatus, now) }
+
+func (s relayStatus) failure() error {
+	if s.Ready {
+		return nil
+	}
+	return notReadyError(s.RelayStatus)
+}
+
+// fetchStatus requests the status of one relay.
+func fetchStatus(ctx context.Context, client *admin.Client) (shownStatus, error) {
+	return fetchWithin(ctx, func(ctx context.Context) (shownStatus, error) {
+		s, err := client.Status(ctx, true)
+		return relayStatus{&s}, err
+	})
+}
+
+// fetchSources requests the sources of a process.
+func fetchSources(ctx context.Context, client *admin.Client) (shownStatus, error) {
+	return fetchWithin(ctx, func(ctx context.Context) (shownStatus, error) {
+		list, err := client.Sources(ctx)
+		return sourceList{list}, err
+	})
+}
+
+// fetchAny requests the sources of a process, or the status of its relay if it has one.
+func fetchAny(ctx context.Context, client *admin.Client) (shownStatus, error) {
+	s, err := fetchSources(ctx, client)
+	var refused *admin.APIError
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return fetchStatus(ctx, client)
+	}
+	return s, err
+}
+
+// fetchWithin limits a request.
+func fetchWithin(ctx context.Context, request func(context.Context) (shownStatus, error)) (shownStatus, error) {
 	short, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	s, err := client.Status(short, true)
+	s, err := request(short)
 	switch {
 	case err == nil:
-		return &s, nil
+		return s, nil
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
 		return nil, &commandError{code: exitFailed, problem: fmt.Sprintf("no response from the relay within %s", statusTimeout)}
 	}
 	return nil, relayFailure(err)
 }
 
-// showSources shows the sources of a process that has several.
-func (c *statusCommand) showSources(ctx context.Context, p *program, client *admin.Client) error {
-	if c.Watch > 0 {
-		return usageError("--watch shows one source, and none is named", "add --source-name NAME")
+// sourceList are the sources of a process.
+type sourceList struct{ admin.SourceList }
+
+// state returns the state of a source for people.
+func sourceState(s *admin.SourceStatus) string {
+	switch {
+	case !s.Ready:
+		return "not ready"
+	case s.IsLeader:
+		return "leader"
 	}
-	short, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	list, err := client.Sources(short)
-	if err != nil {
-		return relayFailure(err)
-	}
-	err = p.printList(c.JSON, list, "", []string{"SOURCE", "STATE", "MODE", "WAITING", "OLDEST", "ROWS/S", "DETAIL"},
-		tableRows(list.Sources, func(s *admin.SourceStatus) []string {
-			state, oldest := "standby", "-"
-			if s.IsLeader {
-				state = "leader"
-			}
-			if !s.Ready {
-				state = "not ready"
-			}
-			if s.Lag.Oldest != nil {
-				oldest = ageText(*s.Lag.Oldest, time.Now())
-			}
-			return []string{s.Name, state, string(s.Mode), strconv.Itoa(s.Lag.Rows), oldest, rateText(s.Captured.Minute), oneLine(s.Detail)}
-		}))
-	if failing := slices.ContainsFunc(list.Sources, func(s admin.SourceStatus) bool { return !s.Ready }); err == nil && failing {
-		return &commandError{code: exitFailed, problem: "a source is not ready", remedy: "sluicebox status --source-name NAME shows its checks"}
-	}
-	return err
+	return "standby"
 }
 
-func (c *statusCommand) show(p *program, s *admin.RelayStatus) error {
+// worstFirst returns the sources that are not ready, then the others, those whose rows have waited longest
+// first.
+func (l sourceList) worstFirst() []admin.SourceStatus {
+	all := slices.Clone(l.Sources)
+	oldest := func(s *admin.SourceStatus) int64 {
+		if s.Lag.Oldest == nil {
+			return math.MaxInt64
+		}
+		return s.Lag.Oldest.UnixNano()
+	}
+	slices.SortStableFunc(all, func(a, b admin.SourceStatus) int {
+		switch {
+		case a.Ready != b.Ready && b.Ready:
+			return -1
+		case a.Ready != b.Ready:
+			return 1
+		}
+		return cmp.Or(cmp.Compare(oldest(&a), oldest(&b)), cmp.Compare(b.Lag.Rows, a.Lag.Rows))
+	})
+	return all
+}
+
+func (l sourceList) text(now time.Time) string {
+	var b bytes.Buffer
+	b.WriteString(l.summary(now) + "\n\n")
+	header := []string{"SOURCE", "STATE", "MODE", "WAITING", "OLDEST", "ROWS/S", "DETAIL"}
+	_ = printTable(&b, header, tableRows(l.worstFirst(), func(s *admin.SourceStatus) []string {
+		oldest := "-"
+		if s.Lag.Oldest != nil {
+			oldest = ageText(*s.Lag.Oldest, now)
+		}
+		return []string{s.Name, sourceState(s), string(s.Mode), strconv.Itoa(s.Lag.Rows), oldest, rateText(s.Captured.Minute), oneLine(s.Detail)}
+	})) // a buffer never fails
+	return b.String()
+}
+
+// summary describes all sources in a line.
+func (l sourceList) summary(now time.Time) string {
+	states, sum, rate := map[string]int{}, admin.Lag{}, 0.0
+	for i := range l.Sources {
+		s := &l.Sources[i]
+		states[sourceState(s)]++
+		sum.Rows += s.Lag.Rows
+		rate += s.Captured.Minute
+		if at := s.Lag.Oldest; at != nil && (sum.Oldest == nil || at.Before(*sum.Oldest)) {
+			sum.Oldest = at
+		}
+	}
+	text := fmt.Sprintf("%d sources in %s: %d led here, %d standing by, %d not ready; %s waiting", len(l.Sources), oneLine(l.Process),
+		states["leader"], states["standby"], states["not ready"], rowsText(sum.Rows))
+	if sum.Oldest != nil {
+		text += ", the oldest for " + ageText(*sum.Oldest, now)
+	}
+	return text + fmt.Sprintf("; %s rows/s", rateText(rate))
+}
+
+func (l sourceList) failure() error {
+	failing, first := 0, ""
+	for i := range l.Sources {
+		if s := &l.Sources[i]; !s.Ready {
+			if failing++; first == "" {
+				first = s.Name
+			}
+		}
+	}
+	if failing == 0 {
+		return nil
+	}
+	return &commandError{code: exitFailed, problem: fmt.Sprintf("%d of %d sources are not ready", failing, len(l.Sources)),
+		remedy: "sluicebox status --source-name " + first + " shows its checks"}
+}
+
+func (c *statusCommand) show(p *program, s shownStatus) error {
 	if c.JSON {
 		return p.json(s)
 	}
-	text := statusText(s, time.Now())
+	text := s.text(time.Now())
 	if width := terminalWidth(p.stdout); width > 0 {
 		text = cutLines(text, width)
 	}
@@ -157,25 +275,25 @@ func notReadyError(s *admin.RelayStatus) error {
 // watch shows the status repeatedly until the context ends. It keeps trying if the relay
 // does not respond, because the relay may come back, and ends if the relay refuses the
 // request.
-func (c *statusCommand) watch(ctx context.Context, p *program, client *admin.Client) error {
+func (c *statusCommand) watch(ctx context.Context, p *program, client *admin.Client, fetch fetch) error {
 	screen := newScreen(p.stdout)
 	if c.JSON {
 		screen = nil
 	}
 
 	for {
-		s, err := fetchStatus(ctx, client)
+		s, err := fetch(ctx, client)
 		if ctx.Err() != nil {
 			return nil
 		}
 		var fault *commandError
 		switch {
 		case err == nil && screen != nil:
-			err = screen.draw(statusText(s, time.Now()))
+			err = screen.draw(s.text(time.Now()))
 		case err == nil && c.JSON:
 			err = c.show(p, s)
 		case err == nil:
-			_, err = io.WriteString(p.stdout, statusText(s, time.Now())+"\n")
+			_, err = io.WriteString(p.stdout, s.text(time.Now())+"\n")
 		case !errors.As(err, &fault) || fault.code != exitFailed:
 			return err
 		case screen != nil:

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -172,6 +174,78 @@ func TestReplaysText(t *testing.T) {
 		if got := replaysText(&c.replays); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
+	}
+}
+
+// fakeSources are the sources of a process.
+type fakeSources struct {
+	list  admin.SourceList
+	asked chan struct{} // if set, receives a value per request
+}
+
+func (f fakeSources) List() admin.SourceList {
+	if f.asked != nil {
+		select {
+		case f.asked <- struct{}{}:
+		default:
+		}
+	}
+	return f.list
+}
+
+func (fakeSources) Handler(string) http.Handler { return nil }
+
+func serveSources(t *testing.T, from fakeSources) string {
+	t.Helper()
+	return "--admin=" + serveUntilEnd(t, admin.NewSources(admin.Config{Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)}, from))
+}
+
+// The status of a process with several sources has a summary and a line for each source: first those that
+// are not ready, then those whose rows have waited longest.
+func TestStatusOfSources(t *testing.T) {
+	ago := func(d time.Duration) *time.Time { at := time.Now().Add(-d); return &at }
+	ready := func(name string, leads bool, rows int, oldest *time.Time) admin.SourceStatus {
+		return admin.SourceStatus{Name: name, Ready: true, IsLeader: leads, Mode: "stream", Detail: "fine", Lag: admin.Lag{Rows: rows, Oldest: oldest}, Captured: admin.Rates{Minute: 2}}
+	}
+	from := fakeSources{asked: make(chan struct{}, 100), list: admin.SourceList{Process: "relay-0 process 7", Sources: []admin.SourceStatus{
+		ready("idle", false, 0, nil), ready("busy", true, 3, ago(5500*time.Millisecond)), ready("late", true, 20, ago(3*time.Minute+time.Second)),
+		{Name: "broken", Detail: "relay ended:\ndatabase is missing"}, ready("more", false, 7, nil),
+	}}}
+	at := serveSources(t, from)
+	const want = `5 sources in relay-0 process 7: 2 led here, 2 standing by, 1 not ready; 30 rows waiting, the oldest for 3m; 8.0 rows/s
+
+SOURCE  STATE      MODE    WAITING  OLDEST  ROWS/S  DETAIL
+broken  not ready          0        -       0       relay ended: database is missing
+late    leader     stream  20       3m      2.0     fine
+busy    leader     stream  3        5s      2.0     fine
+more    standby    stream  7        -       2.0     fine
+idle    standby    stream  0        -       2.0     fine
+`
+	got := try(t, backend{}, nil, "status", at)
+	if got.code != 1 || got.stdout != want || got.stderr != "sluicebox: 1 of 5 sources are not ready\n  sluicebox status --source-name broken shows its checks\n" {
+		t.Errorf("exit %d\n%s\nwant\n%s%s", got.code, got.stdout, want, got.stderr)
+	}
+	var list admin.SourceList
+	got = try(t, backend{}, nil, "status", at, "--json")
+	if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || got.code != 1 || len(list.Sources) != 5 || list.Sources[0].Name != "idle" {
+		t.Errorf("exit %d, %v\n%s%s", got.code, err, got.stdout, got.stderr)
+	}
+
+	var out, why lockedBuffer
+	for len(from.asked) > 0 {
+		<-from.asked
+	}
+	interrupt := watching(&out, &why, at)
+	for range 3 {
+		waitFor(t, from.asked)
+	}
+	if code := interrupt(); code != 0 || strings.Count(out.String(), "broken  not ready ") < 2 || why.String() != "" {
+		t.Errorf("watched: exit %d\n%s%s", code, out.String(), why.String())
+	}
+
+	from.list.Sources = from.list.Sources[:3]
+	if got := try(t, backend{}, nil, "status", serveSources(t, from)); got.code != 0 || got.stderr != "" {
+		t.Errorf("all are ready: exit %d\n%s%s", got.code, got.stdout, got.stderr)
 	}
 }
 

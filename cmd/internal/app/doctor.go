@@ -34,6 +34,9 @@ const (
 
 // Finding is the result of one check.
 type Finding struct {
+	// Source is the name of the source, "" for what the sources of a process share, and for a
+	// configuration with one.
+	Source string
 	// Part is one of the parts above.
 	Part string
 	store.Finding
@@ -53,9 +56,14 @@ var errDoctorTimeout = fmt.Errorf("no answer within %s", doctorTimeout)
 
 // Doctor checks everything that a relay with this configuration depends on. It changes
 // nothing, acquires neither the leader lock nor the slot, and delivers nothing, so it may
-// run beside a relay. An unreachable server is a finding like any other.
+// run beside a relay. An unreachable server is a finding like any other. Of a configuration with
+// several sources it checks all.
 func Doctor(ctx context.Context, cfg *config.Config, version string) []Finding {
 	d := &doctor{cfg: cfg, version: version}
+	if cfg.SourceNames() != nil {
+		d.checkSources(ctx)
+		return d.findings
+	}
 	d.reportConfiguration()
 	d.checkDatabase(ctx)
 	d.checkSinks(ctx)
@@ -102,12 +110,16 @@ func (d *doctor) addError(part, subject string, err error) {
 }
 
 func (d *doctor) reportConfiguration() {
+	d.addOK(PartConfiguration, "name", d.cfg.Settings.Name)
+	d.reportOutboxes()
+}
+
+func (d *doctor) reportOutboxes() {
 	s := &d.cfg.Settings
 	names := make([]string, len(s.Outboxes))
 	for i := range s.Outboxes {
 		names[i] = s.Outboxes[i].Name + " to " + strings.Join(s.Outboxes[i].SinkNames(), " and ")
 	}
-	d.addOK(PartConfiguration, "name", s.Name)
 	d.addOK(PartConfiguration, "outboxes", strings.Join(names, ", "))
 	for i := range s.Outboxes {
 		d.adviseRoutes(&s.Outboxes[i])

@@ -97,6 +97,58 @@ sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %q}, rebuilt: 
 	}
 }
 
+// TestDoctorOfSources checks that what sources share is checked once, that each database has its findings,
+// in the order of the configuration, and that two sources of one table are noticed.
+func TestDoctorOfSources(t *testing.T) {
+	var paths [2]string
+	for i := range paths {
+		paths[i] = filepath.Join(t.TempDir(), "shop.db")
+		db, err := sql.Open("sqlite", "file:"+paths[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		execute(t, db, ddl.SQLite().Messages())
+	}
+	to, hooks := sinktest.NewReceiver(t), sinktest.NewReceiver(t)
+	cfg := loadConfig(t, fmt.Sprintf(`
+sources:
+  - {name: one, url: "sqlite://%[1]s", outboxes: [outbox_messages]}
+  - {name: gone, url: "sqlite://%[1]s.gone", outboxes: [outbox_messages]}
+  - {name: two, url: "sqlite://%[2]s", outboxes: [outbox_messages]}
+  - {name: again, url: "sqlite://%[1]s", outboxes: [outbox_messages]}
+  - {name: other, url: "sqlite://%[2]s", outboxes: [others]}
+admin: {listen: "127.0.0.1:0"}
+outboxes: [{table: outbox_messages, layout: outbox-messages, sink: platform}, {name: others, table: others, layout: outbox-messages, sink: second}]
+sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %[3]q}, second: {type: flowcatalyst, wire: items, api-base-url: %[4]q}}
+`, paths[0], paths[1], to.URL(), hooks.URL()))
+	found := Doctor(t.Context(), cfg, "test")
+	var order []string
+	bySource, same := map[string][]Finding{}, 0
+	for _, f := range found {
+		if n := len(order); n == 0 || order[n-1] != f.Source {
+			order = append(order, f.Source)
+		}
+		bySource[f.Source] = append(bySource[f.Source], f)
+		if f.Source == "" && strings.Contains(f.Text, "one and again read outbox outbox_messages of the same database") {
+			same++
+		}
+	}
+	if got := strings.Join(order, ","); got != ",one,gone,two,again,other" || same != 1 {
+		t.Errorf("the findings are of %s, %d of them about a database that two sources have", got, same)
+	}
+	for source, want := range map[string]string{
+		"": "configuration=advice sinks=ok admin address=ok", "one": "database=advice log=ok", "gone": "database=fault", "two": "database=advice log=ok", "other": "database=fault",
+	} {
+		if got := gradesOf(bySource[source]); got != want {
+			t.Errorf("source %q: %s, want %s: %+v", source, got, want, bySource[source])
+		}
+	}
+	if n := len(bySource[""]); n != 6 {
+		t.Errorf("%d findings of what the sources share, want 6: %+v", n, bySource[""])
+	}
+}
+
 // TestDoctorAdminAddress checks that only a relay is recognised at the admin address.
 func TestDoctorAdminAddress(t *testing.T) {
 	answer := make(chan string, 1)

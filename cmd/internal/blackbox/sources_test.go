@@ -153,6 +153,9 @@ func TestSeveralSources(t *testing.T) {
 	if out, _, code := r.sluicebox("status"); code != 1 || strings.Count(out, "leader") < 4 || !strings.Contains(out, "missing") {
 		t.Errorf("status exits with %d:\n%s", code, out)
 	}
+	if out, _, code := r.sluicebox("doctor"); code != 78 || !strings.Contains(out, "\n5 sources: 1 with faults, 0 unreachable, ") || !strings.Contains(out, "\nmissing  fault") || strings.Count(out, "\nsinks\n") != 1 {
+		t.Errorf("doctor exits with %d:\n%s", code, out)
+	}
 	first := s.names[0]
 	if _, errs, code := r.sluicebox("lanes", "list"); code != 64 || !strings.Contains(errs, "--source-name NAME, one of "+first) {
 		t.Errorf("lanes without a source exits with %d: %s", code, errs)

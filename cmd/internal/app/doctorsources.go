@@ -1,0 +1,95 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/store"
+)
+
+// parallelDiagnoses is the number of sources that Doctor checks at a time. Each takes a few sessions, and
+// a server that does not answer takes doctorTimeout.
+const parallelDiagnoses = 16
+
+// checkSources checks what the sources of a process share, once, and the database of each source. The
+// findings of a source have its name, and are in the order of the configuration.
+func (d *doctor) checkSources(ctx context.Context) {
+	all := d.cfg.Sources()
+	d.cfg = withAllOutboxes(all)
+	d.addOK(PartConfiguration, "sources", strconv.Itoa(len(all)))
+	d.reportOutboxes()
+	d.adviseSameDatabase(all)
+	d.checkSinks(ctx)
+	d.checkAdminAddress(ctx)
+
+	found := make([][]Finding, len(all))
+	var checks errgroup.Group
+	checks.SetLimit(parallelDiagnoses)
+	for i, cfg := range all {
+		checks.Go(func() error {
+			of := &doctor{cfg: cfg, version: d.version}
+			of.checkDatabase(ctx)
+			for j := range of.findings {
+				of.findings[j].Source = cfg.SourceName()
+			}
+			found[i] = of.findings
+			return nil
+		})
+	}
+	_ = checks.Wait() // they return no error
+	d.findings = append(d.findings, slices.Concat(found...)...)
+}
+
+// withAllOutboxes returns the configuration of the first source with the outboxes of all: what the sources
+// share. Only the configurations of the sources have the defaults of outboxes.
+func withAllOutboxes(all []*config.Config) *config.Config {
+	union := *all[0]
+	union.Settings.Outboxes = slices.Clone(union.Settings.Outboxes)
+	for _, cfg := range all[1:] {
+		for _, o := range cfg.Settings.Outboxes {
+			if !slices.ContainsFunc(union.Settings.Outboxes, func(known config.Outbox) bool { return known.Name == o.Name }) {
+				union.Settings.Outboxes = append(union.Settings.Outboxes, o)
+			}
+		}
+	}
+	return &union
+}
+
+// adviseSameDatabase reports sources that read the same outbox of the same database: each of them would
+// deliver its rows.
+func (d *doctor) adviseSameDatabase(all []*config.Config) {
+	first := map[string]string{}
+	for _, cfg := range all {
+		at, name := databaseOf(cfg), cfg.SourceName()
+		for i := range cfg.Settings.Outboxes {
+			key := at + "\x00" + cfg.Settings.Outboxes[i].Name
+			other, known := first[key]
+			if !known {
+				first[key] = name
+				continue
+			}
+			d.add(PartConfiguration, store.Finding{
+				Grade: store.GradeAdvice, Subject: "sources",
+				Text:   fmt.Sprintf("%s and %s read outbox %s of the same database: both send its rows", other, name, cfg.Settings.Outboxes[i].Name),
+				Remedy: "remove one of them, or give each its own outboxes",
+			}, false)
+		}
+	}
+}
+
+// databaseOf identifies the database of a source by its URL, without user and parameters.
+func databaseOf(cfg *config.Config) string {
+	raw := cfg.Settings.Source.URL.Reveal()
+	u, err := url.Parse(raw)
+	if err != nil {
+		return raw // of several hosts
+	}
+	return strings.ToLower(u.Scheme) + "://" + u.Host + u.Path
+}
