@@ -55,13 +55,13 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 	for _, req := range reqs {
 		for rw := range req.Rows() {
 			rows = append(rows, store.ClaimRow{
-				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.Claimed, WantPayload: rw.Payload == nil,
+				Ref: rw.Ref, Txn: rw.Txn, OwnClaimAt: rw.Claimed, RetryCount: rw.RetryCount, WantPayload: rw.Payload == nil,
 			})
 		}
 	}
 	inFlight := len(rows) // from here on
 	for _, rw := range late {
-		rows = append(rows, store.ClaimRow{Ref: rw.Ref, Txn: rw.Txn})
+		rows = append(rows, store.ClaimRow{Ref: rw.Ref, Txn: rw.Txn, RetryCount: rw.RetryCount})
 	}
 	c.rows = rows
 	at := time.Now().Truncate(time.Microsecond) // the precision of every database

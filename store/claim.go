@@ -16,6 +16,9 @@ type ClaimRow struct {
 	// zero if there was none. With a takeover timeout, Claim compares it with the row to
 	// distinguish the leader's own claim from another processor's.
 	OwnClaimAt time.Time
+	// RetryCount is the retry count that the caller believes to be stored in the row. A store may
+	// expect it, to claim the row without reading it, and reads the row if it is another one.
+	RetryCount int
 	// WantPayload requests the row's current payload and attributes.
 	WantPayload bool
 }

@@ -346,7 +346,7 @@ func (j *join) answer(p *plan, leg int, r *store.ClaimRow, at time.Time) (a stor
 // claim returns the row to claim for a leg.
 func (j *join) claim(r *store.ClaimRow, row store.Ref) store.ClaimRow {
 	ask := *r
-	ask.Ref = row
+	ask.Ref, ask.RetryCount = row, 0       // retries are counted in the record
 	if j.claimedAt.After(ask.OwnClaimAt) { // by another leg
 		ask.OwnClaimAt = j.claimedAt
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/internal/columns"
@@ -114,16 +115,16 @@ func (c *claim) claimTogether(ctx context.Context, parts []*outboxes.Part, wait 
 	})
 }
 
-// claimOutbox claims the rows of one outbox. New, untouched rows, which the log usually
-// delivers, are claimed without reading them first, unless their id may exist twice and the
-// match count would hide it.
+// claimOutbox claims the rows of one outbox. Open rows whose retry count is as the caller knows it
+// are claimed without reading them first, unless their id may exist twice and the match count
+// would hide it.
 func (c *claim) claimOutbox(ctx context.Context, t *table, p *outboxes.Part) error {
 	for _, i := range p.Indexes {
 		c.answers[i] = store.ClaimAnswer{Result: store.Gone}
 	}
 	plain, full := c.partition(t, p)
 	if len(plain) > 0 && c.canClaimUnread(t, plain, full) {
-		done, err := c.claimUntouched(ctx, t, plain)
+		done, err := c.claimUnread(ctx, t, plain)
 		if err != nil || done {
 			return err
 		}
@@ -143,26 +144,19 @@ func (c *claim) canClaimUnread(t *table, plain, full []int) bool {
 	return len(full) == 0 && c.takeover == 0 && t.Layout.WritesClaims() && !hasNumbers
 }
 
-// needsRead reports whether a row was claimed before, or its id may match several
-// documents.
-func (c *claim) needsRead(i int) bool {
-	return !c.rows[i].OwnClaimAt.IsZero() || !isSingle(c.rows[i].ID)
-}
-
-// singles returns the updates that claim the rows of the given parts, provided nobody has
-// touched their documents; nil if some rows must be read first.
+// singles returns the updates that claim the rows of the given parts, provided their documents
+// are open and have the known retry counts; nil if some rows must be read first.
 func (c *claim) singles(on *conn, parts []*outboxes.Part) []singleUpdate {
 	all := []singleUpdate{}
 	for _, p := range parts {
 		t := on.table(p.Outbox)
 		plain, full := c.partition(t, p)
-		if !c.canClaimUnread(t, plain, full) || slices.ContainsFunc(plain, c.needsRead) {
+		if !c.canClaimUnread(t, plain, full) || slices.ContainsFunc(plain, func(i int) bool { return !isSingle(c.rows[i].ID) }) {
 			return nil
 		}
-		if len(plain) == 0 {
-			continue
+		for retries, indexes := range c.byRetries(t, plain) {
+			all = append(all, singleUpdate{t.collection, t.openWith(idsOf(c.rows, indexes), retries), c.claimUpdate(t), len(indexes)})
 		}
-		all = append(all, singleUpdate{t.collection, t.untouched(idsOf(c.rows, plain)), c.claimUpdate(t), len(plain)})
 		for _, i := range plain {
 			c.answers[i] = store.ClaimAnswer{Result: store.Claimed}
 		}
@@ -187,15 +181,27 @@ func (c *claim) partition(t *table, p *outboxes.Part) (plain, full []int) {
 	return plain, full
 }
 
-// claimUntouched claims rows that are pending and were never tried. It returns false if
-// some of them are not.
-func (c *claim) claimUntouched(ctx context.Context, t *table, indexes []int) (bool, error) {
-	ids := idsOf(c.rows, indexes)
-	n, err := t.update(ctx, ids, t.untouched, c.claimUpdate(t))
-	if err != nil || n != int64(len(ids)) {
-		return false, err
+// claimUnread claims rows that are open and have the known retry counts. It returns false if
+// some of them are not, or have not.
+func (c *claim) claimUnread(ctx context.Context, t *table, indexes []int) (bool, error) {
+	n := int64(0)
+	for some := range slices.Chunk(indexes, maxBatchIDs) {
+		var models []mongo.WriteModel
+		for retries, of := range c.byRetries(t, some) {
+			models = append(models, mongo.NewUpdateManyModel().SetFilter(t.openWith(idsOf(c.rows, of), retries)).SetUpdate(c.claimUpdate(t)))
+		}
+		bound, cancel := context.WithTimeout(ctx, commandTimeout)
+		done, err := t.collection.BulkWrite(bound, models)
+		cancel()
+		if err != nil {
+			return false, err
+		}
+		n += done.MatchedCount
 	}
-	if unique, err := t.oneDocumentEach(ctx, ids); err != nil || !unique {
+	if n != int64(len(indexes)) {
+		return false, nil
+	}
+	if unique, err := t.oneDocumentEach(ctx, idsOf(c.rows, indexes)); err != nil || !unique {
 		return false, err
 	}
 	for _, i := range indexes {
@@ -204,17 +210,32 @@ func (c *claim) claimUntouched(ctx context.Context, t *table, indexes []int) (bo
 	return true, nil
 }
 
-// untouched is the filter for documents with one of the ids that are pending and were never
-// tried.
-func (t *table) untouched(ids []string) bson.D {
-	l, filter := &t.Layout, t.open()
-	if l.State != store.StateTimestamps {
-		filter = t.is(store.Pending)
+// byRetries groups rows by the retry count that the caller knows. Their documents have none if the
+// layout has no field for it.
+func (c *claim) byRetries(t *table, indexes []int) map[int][]int {
+	groups := map[int][]int{}
+	for _, i := range indexes {
+		retries := 0
+		if t.Layout.Columns.RetryCount != "" {
+			retries = c.rows[i].RetryCount
+		}
+		groups[retries] = append(groups[retries], i)
 	}
-	if name := l.Columns.RetryCount; name != "" {
+	return groups
+}
+
+// openWith is the filter for open documents with one of the ids and a retry count. A missing count
+// is 0.
+func (t *table) openWith(ids []string, retries int) bson.D {
+	filter := t.openOf(ids)
+	switch name := t.Layout.Columns.RetryCount; {
+	case name == "":
+	case retries == 0:
 		filter = append(filter, bson.E{Key: name, Value: bson.D{{Key: "$in", Value: bson.A{nil, int32(0)}}}})
+	default:
+		filter = append(filter, bson.E{Key: name, Value: number(retries)})
 	}
-	return append(bson.D{t.idIn(ids)}, filter...)
+	return filter
 }
 
 // claimUpdate is the update that claims a document.

@@ -48,8 +48,8 @@
 //
 // # Writes without a transaction
 //
-// While the store holds the lock, small claims of new rows and COMPLETED outcomes skip the
-// transaction, because a transaction is three round trips and a single update is one.
+// While the store holds the lock, small claims and small groups of COMPLETED and PENDING outcomes
+// skip the transaction, because a transaction is three round trips and a single update is one.
 // Outcomes use a second session for this, so claims do not wait for them. Each document is
 // updated independently, and time keeps out a stale leader:
 //
@@ -96,9 +96,10 @@
 //
 // # Claims
 //
-// One update claims all rows that are pending and were never tried, and its match count
-// confirms them. The store reads the documents only if the count is short, or if other
-// sessions' claims must be respected.
+// One update claims the open rows that have the same retry count, as the caller knows it, and its
+// match count confirms them. So the claim of a row that is retried costs no more than its first
+// one. The store reads the documents only if the count is short, or if other sessions' claims must
+// be respected.
 //
 // A document whose status is neither pending nor processing counts as settled: another
 // program took it out of the relay's hands. A missing boolean is false, because services often

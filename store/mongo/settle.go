@@ -74,7 +74,7 @@ func (s *Store) settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		return document.IsNumberText(o.ID) || s.outboxes.Lookup(o.Outbox).Layout.DeleteDelivered && !isSingle(o.ID)
 	})
 	urgent := slices.ContainsFunc(outcomes, func(o store.Outcome) bool { return o.Status != store.Completed })
-	if !readFirst && !urgent && wait > 0 && s.settleWithoutTransaction(ctx, epoch, c) {
+	if !readFirst && wait > 0 && s.settleWithoutTransaction(ctx, epoch, c) {
 		return c.results, nil
 	}
 

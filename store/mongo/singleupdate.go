@@ -73,7 +73,9 @@ func (s *Store) settleWithoutTransaction(ctx context.Context, epoch store.Epoch,
 }
 
 // singles returns the updates that write the outcomes if all documents are open. It returns
-// nil unless each outcome is a plain COMPLETED of a distinct document.
+// nil unless each outcome is a COMPLETED or a PENDING of a distinct document and changes no record.
+// A PENDING that is written twice is the same as one written once, so only a COMPLETED needs
+// isCompletedByCall.
 func (c *settling) singles(on *conn) (all []singleUpdate) {
 	c.conn = on
 	for i := range c.outcomes {

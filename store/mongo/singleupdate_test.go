@@ -71,6 +71,37 @@ func TestSingleUpdates(t *testing.T) {
 	}
 }
 
+// A row that fails is claimed and returned to PENDING without a transaction, however often. A retry
+// count that the caller does not know is read.
+func TestSingleUpdatesOfRetriedRow(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	r.lock(t)
+	r.insert(t, pending("a"), pending("b"), with(pending("c"), "retryCount", 5))
+	before := r.transactions(t)
+	a := row("a")
+	for n := range 3 {
+		if got := r.claim(t, row("b"), a); got[0].Result != store.Claimed || got[1].Result != store.Claimed {
+			t.Fatalf("attempt %d: the claims are %+v", n+1, got)
+		}
+		failed := rigs.Outcome("a", store.Pending)
+		failed.RetryCount, failed.Error = n+1, "400"
+		if got := r.settle(t, failed); got[0] != store.Written || r.status(t, "a") != "PENDING" {
+			t.Fatalf("attempt %d: the outcome is %v, the row %s", n+1, got, r.status(t, "a"))
+		}
+		a.RetryCount = n + 1
+	}
+	if n := r.transactions(t) - before; n != 0 {
+		t.Errorf("%d transactions for three attempts, want none", n)
+	}
+	if got := r.claim(t, a, row("c")); got[0].Result != store.Claimed || got[1].Result != store.Claimed || got[1].RetryCount != 5 {
+		t.Errorf("a claim with a wrong retry count: got %+v, want the stored one, 5", got)
+	}
+	if n := r.transactions(t) - before; n != 1 {
+		t.Errorf("%d transactions for a wrong retry count, want 1", n)
+	}
+}
+
 // Claims give the same answers with and without a transaction, and leave the same
 // documents.
 func TestSingleUpdatesMatchTransactions(t *testing.T) {
@@ -103,6 +134,7 @@ func TestSingleUpdatesMatchTransactions(t *testing.T) {
 				docs = append(docs, kinds[k](id))
 			}
 			rows = append(rows, row(id))
+			rows[i].RetryCount = rapid.SampledFrom([]int{0, 0, 0, 2}).Draw(rt, "known retries")
 		}
 		if repeat := rapid.Bool().Draw(rt, "repeat"); repeat {
 			rows = append(rows, rows[0])
