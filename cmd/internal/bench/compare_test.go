@@ -26,7 +26,8 @@ func configFile(t *testing.T, name, text string) string {
 }
 
 // TestRelayFileKeepsWhatIsMeasured: the file of a real relay can be measured. Its database, its
-// outboxes and its destination, with their secrets, are not used.
+// outboxes and its destination, with their secrets, are not used. The requests have the form that its sink gives
+// them.
 func TestRelayFileKeepsWhatIsMeasured(t *testing.T) {
 	path := configFile(t, "relay.yaml", `name: shop
 source: {url: 'postgres://me:secret@shop.example/shop', poll-interval: 2s, mode: poll}
@@ -34,7 +35,7 @@ dispatch: {max-retries: 7, claims: off}
 checkpoint: {sweep-interval: 5m}
 outboxes: [{table: orders, layout: flowcatalyst, kind: EVENT, sink: shop}]
 sinks:
-  shop: {type: webhook, url: 'https://shop.example/${env:SHOP_PATH_UNSET}', token: '${env:SHOP_TOKEN_UNSET}', max-concurrent-groups: 20}
+  shop: {type: webhook, url: 'https://shop.example/${env:SHOP_PATH_UNSET}', token: '${env:SHOP_TOKEN_UNSET}', max-concurrent-groups: 20, chain: true, format: cloudevents, cloudevents-source: /shop, headers: {x-key: secret}}
 `)
 	f, err := loadRelayFile(path)
 	if err != nil {
@@ -49,14 +50,48 @@ sinks:
 	if err := b.checkRelayFile(); err != nil {
 		t.Error(err)
 	}
-	s := b.relaySettings(&benchDatabase{name: "sluicebox_bench_1", layout: layoutWords, table: outboxOf(layoutWords)}, "127.0.0.1:1", &receiver{sink: config.Sink{Type: config.SinkFlowCatalyst, APIBaseURL: "http://127.0.0.1:2"}})
+	s := b.relaySettings(&benchDatabase{name: "sluicebox_bench_1", layout: layoutWords, table: outboxOf(layoutWords)}, "127.0.0.1:1", &receiver{url: "http://127.0.0.1:2", sink: config.Sink{Type: config.SinkFlowCatalyst, APIBaseURL: "http://127.0.0.1:2"}})
 	sink := s.Sinks[receiverSink]
 	if s.Dispatch.MaxRetries != 7 || s.Dispatch.Claims != "off" || s.Source.Mode != "poll" || s.Source.PollInterval != 2*time.Second ||
 		s.Checkpoint.SweepInterval != 5*time.Minute || sink.MaxConcurrentGroups != 20 || sink.MaxRetries != 7 || b.opts.Senders != 20 || b.opts.Batch != 100 {
 		t.Errorf("the relay has %+v", s)
 	}
-	if s.Name != "sluicebox_bench_1" || s.Source.URL != "" || len(s.Sinks) != 1 || sink.Token != "" || sink.APIBaseURL != "http://127.0.0.1:2" || s.Outboxes[0].Sink != receiverSink {
+	if s.Name != "sluicebox_bench_1" || s.Source.URL != "" || len(s.Sinks) != 1 || sink.Token != "" || len(sink.Webhook.Headers) > 0 || s.Outboxes[0].Sink != receiverSink {
 		t.Errorf("the relay has %+v", s)
+	}
+}
+
+// TestRelayOfFileSendsItsRequests: a webhook stays one, with its chain and its format, and sends to the
+// receiver of the benchmark. A receiver that is a topic keeps its own sink.
+func TestRelayOfFileSendsItsRequests(t *testing.T) {
+	f, err := loadRelayFile(configFile(t, "relay.yaml", "sinks: {shop: {type: webhook, url: 'https://shop.example/in', chain: true, format: json-array}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{folder: t.TempDir(), opts: Options{Source: "postgres://bench@127.0.0.1/db", Layout: layoutWords}}
+	b.use(f)
+	p := &benchDatabase{name: "sluicebox_bench_1", url: b.opts.Source.Reveal(), layout: layoutWords, table: outboxOf(layoutWords)}
+	file, environ, err := b.writeRelayConfig(p, "127.0.0.1:1", &receiver{url: "http://127.0.0.1:2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(file, environ)
+	if err == nil || !strings.Contains(err.Error(), "chain") { // several rows share the headers of a request
+		t.Fatalf("json-array with a chain: got %v, want an error about it", err)
+	}
+	f.settings.Sinks["shop"] = config.Sink{Type: config.SinkWebhook}
+	if file, environ, err = b.writeRelayConfig(p, "127.0.0.1:1", &receiver{url: "http://127.0.0.1:2"}); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = config.Load(file, environ); err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Settings.Sinks[receiverSink]; s.Type != config.SinkWebhook || !s.Chain || string(s.Webhook.URL) != "http://127.0.0.1:2/hook" {
+		t.Errorf("the sink is a %s with chain %v to %s", s.Type, s.Chain, string(s.Webhook.URL))
+	}
+	topic := config.Sink{Type: config.SinkNATS}
+	if s := f.sinkTo(&receiver{url: "nats://127.0.0.1:2", topic: "rows", sink: topic}); s.Type != config.SinkNATS {
+		t.Errorf("of a receiver that reads a topic, the sink is a %s", s.Type)
 	}
 }
 

@@ -33,7 +33,7 @@ type Options struct {
 
 	Sink config.URL `placeholder:"URL" help:"Latency, drain, ungrouped and peer: send to a new topic of this broker, not to an HTTP receiver: kafka://, nats:// or amqp://host:port, with user:password@ before the host. Of kafka:// the parameters are mechanism, tls, ca-file, cert-file and key-file: kafka://user:password@host:9093?mechanism=scram-sha-512&tls=true. The topic is removed afterwards."`
 
-	Compare   Files    `placeholder:"A.yaml B.yaml" help:"Measure the relay with two configurations in turns, not beside the floor. Of each file, dispatch, checkpoint, tracing, how source reads, and the delivery keys of the sink are used."`
+	Compare   Files    `placeholder:"A.yaml B.yaml" help:"Measure the relay with two configurations in turns, not beside the floor. Of each file, dispatch, checkpoint, tracing, how source reads, and the delivery keys of the sink are used; of a sink with HTTP requests its type and format too."`
 	Peer      string   `placeholder:"PROGRAM" help:"Scenario peer: the program to measure beside the relay. It reads its configuration as JSON from standard input, as the hidden command bench-floor does, and prints a line: reading."`
 	Against   []string `placeholder:"SIDE" help:"Measure beside these sides only, for example floor. Default: all sides of the scenario."`
 	Ungrouped bool     `help:"Send rows without a message group, in parallel."`

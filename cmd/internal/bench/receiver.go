@@ -36,8 +36,11 @@ type receiver struct {
 	servedTime atomic.Int64 // their total duration in ns
 }
 
-// eventsPath is the path that the relay and the floor post to.
-const eventsPath = "/api/events/batch"
+// eventsPath is the path that the relay and the floor post to, hookPath that of a relay with a webhook.
+const (
+	eventsPath = "/api/events/batch"
+	hookPath   = "/hook"
+)
 
 // startReceiver starts a receiver on a free port of the loopback interface. The caller stops
 // it.
@@ -53,6 +56,7 @@ func startReceiver(ctx context.Context, delay time.Duration) (*receiver, error) 
 	r.sink = config.Sink{Type: config.SinkFlowCatalyst, APIBaseURL: config.URL(r.url)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+eventsPath, r.handle)
+	mux.HandleFunc("POST "+hookPath, r.handle)
 	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: callTimeout, ErrorLog: log.New(io.Discard, "", 0)}
 	go func() { r.ended <- r.server.Serve(listener) }()
 	return r, nil
@@ -101,7 +105,7 @@ func (r *receiver) handle(w http.ResponseWriter, req *http.Request) {
 
 	w.Header()["Date"] = nil
 	w.WriteHeader(http.StatusOK)
-	if bytes.HasPrefix(body.Bytes(), []byte("{")) {
+	if req.URL.Path == eventsPath && bytes.HasPrefix(body.Bytes(), []byte("{")) {
 		const result = `{"id":"bench","status":"SUCCESS"},`
 		rows := strings.Repeat(result, bytes.Count(body.Bytes(), []byte(payloadHead)))
 		_, _ = io.WriteString(w, `{"results":[`+strings.TrimSuffix(rows, ",")+"]}") // a client that is gone sends the request again

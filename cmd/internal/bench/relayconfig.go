@@ -11,13 +11,16 @@ import (
 	"strings"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/webhook"
 )
 
 // receiverSink is the name of the relay's sink.
 const receiverSink = "receiver"
 
 // relayFile is a configuration file of --compare. The relay of its side takes over the
-// sections dispatch, checkpoint and tracing, how source reads rows, and the delivery keys of the sink.
+// sections dispatch, checkpoint and tracing, how source reads rows, and of the sink the delivery keys and the
+// form of its requests; see sinkTo.
 type relayFile struct {
 	path     string
 	settings *config.Settings
@@ -53,6 +56,27 @@ func loadRelayFile(path string) (*relayFile, error) {
 	return f, nil
 }
 
+// sinkTo returns the sink that sends rows to a receiver, without the keys of delivery. It has the form of
+// requests of the file's sink, if that sends HTTP requests and the receiver is an HTTP server. What a
+// request needs to reach the destination of the file, such as its headers and signatures, is left out.
+func (f *relayFile) sinkTo(to *receiver) config.Sink {
+	if to.topic != "" {
+		return to.sink
+	}
+	s, own := to.sink, f.settings.Sinks[f.sink]
+	switch own.Type {
+	case config.SinkWebhook:
+		w := &own.Webhook
+		s = config.Sink{Type: config.SinkWebhook, MaxRequestBytes: own.MaxRequestBytes, Webhook: webhook.Config{
+			URL: sink.Secret(to.url + hookPath), Format: w.Format, ContentType: w.ContentType, MetadataHeaders: w.MetadataHeaders,
+			CloudEventsSource: w.CloudEventsSource, CloudEventsType: w.CloudEventsType, CloudEventsSubject: w.CloudEventsSubject,
+		}}
+	case config.SinkFlowCatalyst:
+		s.Wire = own.Wire
+	}
+	return s
+}
+
 // takesOver reports whether the benchmark uses a key of a file. It ignores mistakes in other
 // keys.
 func takesOver(key string) bool {
@@ -86,9 +110,10 @@ func (b *bench) relaySettings(p *benchDatabase, admin string, to *receiver) conf
 	if b.opts.Ungrouped {
 		s.Dispatch.Ungrouped = "parallel"
 	}
-	delivery := s.Dispatch.Delivery
+	delivery, toSink := s.Dispatch.Delivery, to.sink
 	if f := b.file; f != nil {
 		s.Source, s.Dispatch, s.Checkpoint, delivery = f.settings.Source, f.settings.Dispatch, f.settings.Checkpoint, f.delivery
+		toSink = f.sinkTo(to)
 		s.Tracing = f.settings.Tracing
 	}
 
@@ -99,9 +124,8 @@ func (b *bench) relaySettings(p *benchDatabase, admin string, to *receiver) conf
 	if p.layout == layoutWords {
 		s.Outboxes[0].Kind = "EVENT"
 	}
-	sink := to.sink
-	sink.ErrorDetail, sink.Delivery = "body", delivery
-	s.Sinks = map[string]config.Sink{receiverSink: sink}
+	toSink.ErrorDetail, toSink.Delivery = "body", delivery
+	s.Sinks = map[string]config.Sink{receiverSink: toSink}
 	b.setRoutes(&s)
 	return s
 }
@@ -109,7 +133,8 @@ func (b *bench) relaySettings(p *benchDatabase, admin string, to *receiver) conf
 // writeRelayConfig writes the configuration of a relay and returns the file with the variables
 // that set what a printed configuration hides.
 func (b *bench) writeRelayConfig(p *benchDatabase, admin string, to *receiver) (file string, environ []string, err error) {
-	text, err := (&config.Config{Settings: b.relaySettings(p, admin, to)}).YAML()
+	settings := b.relaySettings(p, admin, to)
+	text, err := (&config.Config{Settings: settings}).YAML()
 	if err != nil {
 		return "", nil, fmt.Errorf("write relay configuration: %w", err)
 	}
@@ -121,6 +146,9 @@ func (b *bench) writeRelayConfig(p *benchDatabase, admin string, to *receiver) (
 	for key, value := range to.secrets {
 		environ = append(environ, config.SinkVariable(receiverSink, key)+"="+value)
 	}
+	if url := settings.Sinks[receiverSink].Webhook.URL; url != "" {
+		environ = append(environ, config.SinkVariable(receiverSink, "url")+"="+string(url))
+	}
 	return file, environ, nil
 }
 
@@ -129,7 +157,7 @@ func (b *bench) checkRelayFile() error {
 	layout := b.opts.Layout
 	p := &benchDatabase{name: namePrefix + "check", url: b.opts.Source.Reveal(), layout: layout, table: outboxOf(layout)}
 	const unused = "127.0.0.1:1"
-	to := &receiver{sink: config.Sink{Type: config.SinkFlowCatalyst, APIBaseURL: "http://" + unused}}
+	to := &receiver{url: "http://" + unused, sink: config.Sink{Type: config.SinkFlowCatalyst, APIBaseURL: "http://" + unused}}
 	file, environ, err := b.writeRelayConfig(p, unused, to)
 	if err != nil {
 		return err
