@@ -8,13 +8,14 @@ PROMTOOL ?= go run github.com/prometheus/prometheus/cmd/promtool@v0.316.0
 SERVERS  = store/storetest/servers/servers.sh
 SUITES   = \
 	plain/cmd/internal/blackbox \
-	race/capture/postgres \
-	race/capture/mysql \
 	race/others \
-	race/store/postgres \
-	race/store/mongo \
-	race/store/mysql \
-	race/capture/mongo \
+	plain/capture/postgres \
+	plain/capture/mysql \
+	plain/store/postgres \
+	plain/store/mongo \
+	plain/store/mysql \
+	plain/capture/mongo \
+	race/busiest \
 	plain/store/sqlite \
 	plain/capture/sqlite \
 	plain/store/leader \
@@ -22,9 +23,11 @@ SUITES   = \
 	plain/cmd/internal/config \
 	plain/cmd/internal/demobroker \
 	plain/dispatch/sink/internal/template \
-	race/store/sqlite \
-	race/capture/sqlite
-OWN      = $(sort $(patsubst plain/%,./%,$(patsubst race/%,./%,$(filter-out race/others,$(SUITES)))))
+	plain/store/storetest/servers
+OWN      = $(patsubst plain/%,./%,$(filter plain/%,$(SUITES)))
+DATABASES = ./store/postgres ./store/mysql ./store/mongo ./store/sqlite ./capture/postgres ./capture/mysql ./capture/mongo ./capture/sqlite
+# The packages with model tests.
+MODELS    = $(sort $(dir $(shell grep -rl --include=*_test.go pgregory.net/rapid .)))
 AT_ONCE ?= 2
 # A program with the race detector sleeps for a second at its end, mostly for nothing.
 export GORACE ?= atexit_sleep_ms=50
@@ -37,12 +40,12 @@ DB       ?=
 # make lint vets every package, so go test does not.
 GOTEST   = go test -vet=off -trimpath -timeout 20m
 comma     := ,
-# Memory is collected rarely: with the race detector that is costly, and test programs are small.
+# Memory is collected rarely, because test programs are small.
 RARELY   = GOGC=400
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test $(SUITES) raced short crash leader brokers faults lint vuln fuzz bench microbench docs alerts prometheus collector release chart apiserver clean have-go have-cc
+.PHONY: help build quickstart test $(SUITES) raced raced/packages raced/models raced/blackbox short crash leader brokers faults lint vuln fuzz bench microbench docs alerts prometheus collector release chart apiserver clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,11 +62,10 @@ quickstart: build ## build it and show it at work, with nothing to set up
 #
 #	store/storetest/servers/servers.sh exec mysql mariadb -- make race/store/mysql
 #
-# The race detector slows the program down some five times, and SQLite, which is Go code
-# here, more. So the scenarios of blackbox run with the program as users have it, and
-# SQLite's suites without; of both, the tests with the most going on at once run again with
-# the detector (raced.Only in their TestMain): those of SQLite here, those of blackbox by `make raced`. The model of leaders, in fake time, runs
-# without it too: beside it the detector's own memory fails now and then (StackDepot).
+# The race detector takes three to five times the processor time, and SQLite, which is Go code
+# here, more. So the suites of databases and the scenarios of blackbox run without it. Of the
+# databases' suites the tests with the most going on at once (raced.Only in TestMain) run again
+# with it, in race/busiest. `make raced` runs everything with it, and belongs to each release.
 #
 # Plain suites are compiled as the program and its image are, and share their packages. Packages that
 # parse text, or start programs, in one goroutine are among them.
@@ -74,16 +76,33 @@ test: have-go have-cc ## run all tests beside real servers, the packages' own wi
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) $(MAKE) --no-print-directory -k -j$(AT_ONCE) $(SUITES)
 
 $(filter plain/%,$(SUITES)): plain/%:
-	CGO_ENABLED=0 $(GOTEST) ./$*
+	CGO_ENABLED=0 $(if $(filter store/% capture/%,$*),$(RARELY)) $(GOTEST) $(ARGS) ./$*
 
-$(filter-out race/others,$(filter race/%,$(SUITES))): race/%:
-	$(RARELY) $(GOTEST) -race ./$*
+# Whether test servers crash, restart and elect as they should is shown by the suites that need it.
+# make raced, and go test alone, run these tests too.
+plain/store/storetest/servers: ARGS = -skip '^Test(Kafka|Standby|TLSAndHBA|MySQLTLS|Mongo(Elections|StepDownOfOne|OplogIsRolled|TLSAndAuth)|.*CrashRestart)$$'
+
+race/busiest:
+	$(RARELY) $(GOTEST) -race -p 2 $(DATABASES)
 
 race/others:
 	$(RARELY) $(GOTEST) -race -p 3 $$(go list ./... | grep -vxF "$$(go list $(OWN))")
 
-raced: have-go have-cc ## run the busiest tests of the program with the race detector
-	$(SERVERS) exec -- env $(RARELY) $(GOTEST) -race ./cmd/internal/blackbox
+# -run . runs also the tests that raced.Only leaves out. Of blackbox the busiest scenarios run: the
+# others run the same program. The models search longer. The model of leaders, in fake time, is left
+# out: beside it the detector's own memory fails now and then (StackDepot).
+RACED = $(RARELY) $(GOTEST) -race -timeout 60m
+raced: have-go have-cc ## run every package with the race detector, and of blackbox the busiest scenarios (before a release; about an hour)
+	$(SERVERS) exec -- $(MAKE) --no-print-directory -k raced/packages raced/models raced/blackbox
+
+raced/packages:
+	$(RACED) -p 2 -run . $$(go list ./... | grep -vE '/(blackbox|store/leader)$$')
+
+raced/models:
+	$(RACED) -run Model -count=1 $(MODELS) -rapid.checks 1000
+
+raced/blackbox:
+	$(RACED) ./cmd/internal/blackbox
 
 short: have-go ## run the tests that need no server
 	go test -short ./...

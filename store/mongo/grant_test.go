@@ -207,11 +207,11 @@ func TestReleaseDuringUpdateKeepsGrant(t *testing.T) {
 	}
 	next := r.replaced(t, lock)
 	lock = r.lock(t)
-	obstruct(set, 1, bson.E{Key: "failCommands", Value: bson.A{"update"}}, bson.E{Key: "blockConnection", Value: true}, bson.E{Key: "blockTimeMS", Value: 700})
+	obstruct(set, 1, bson.E{Key: "failCommands", Value: bson.A{"update"}}, bson.E{Key: "blockConnection", Value: true}, bson.E{Key: "blockTimeMS", Value: 3000})
 	claimed := rigs.Async(func() ([]store.ClaimAnswer, error) {
 		return r.store.Claim(ctx(t), r.epoch, time.Now(), []store.ClaimRow{row("b")})
 	})
-	<-time.After(200 * time.Millisecond) // the update is in flight
+	<-time.After(time.Second) // the update is in flight
 	lock.Release()
 	if _, err := next.Lock(ctx(t)); !errors.As(err, new(*store.LockedError)) {
 		t.Errorf("lock acquired during an update: %v", err)

@@ -19,11 +19,16 @@ import (
 	"github.com/sluicebox/sluicebox/store/mongo"
 	"github.com/sluicebox/sluicebox/store/storetest"
 	"github.com/sluicebox/sluicebox/store/storetest/documents"
+	"github.com/sluicebox/sluicebox/store/storetest/raced"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
 func TestMain(m *testing.M) {
-	if err := servers.Crowd(); err != nil {
+	// With the race detector only the tests with the most going on at once run.
+	err := errors.Join(servers.Crowd(), raced.Only(TestWritesTakeTurns, TestOutcomesJoinNextClaim,
+		TestContendedDocumentDelaysNothing, TestCanceledCalls,
+		TestSingleUpdatesMatchTransactions, TestStepDown, TestRequestsCounted))
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -20,12 +20,17 @@ import (
 	"github.com/sluicebox/sluicebox/store/outbox"
 	"github.com/sluicebox/sluicebox/store/postgres"
 	"github.com/sluicebox/sluicebox/store/storetest"
+	"github.com/sluicebox/sluicebox/store/storetest/raced"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 	"github.com/sluicebox/sluicebox/store/storetest/tables"
 )
 
 func TestMain(m *testing.M) {
-	if err := servers.Crowd(); err != nil {
+	// With the race detector only the tests with the most going on at once run.
+	err := errors.Join(servers.Crowd(), raced.Only(TestAheadOfVisibility, TestHotPathIsFenced,
+		TestPartitionsBesideWriters, TestLockReleasedMeanwhile, TestLockSessionEnded, TestLostSessions,
+		TestCancelledCall, TestCloseEndsCalls, TestSpillBlocksNoOtherCall, TestBeforeInit))
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // CallTimeout limits every call of a test, so that a hanging one fails by name.
-const CallTimeout = 30 * time.Second
+const CallTimeout = time.Minute
 
 // Context returns a context that ends after CallTimeout, and with the test.
 func Context(tb testing.TB) context.Context {
