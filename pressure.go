@@ -38,8 +38,8 @@ const marginShare = 8
 // buffer.
 const maxBufferFactor = 2
 
-// compareInterval is the interval in which buffers are compared. Rows end in batches, so a shorter one
-// would compare chance.
+// compareInterval is the shortest interval in which buffers are compared. Rows end in batches, so a
+// shorter one, or one in which none has done half a buffer, would compare chance.
 const compareInterval = 2 * time.Second
 
 // setLogPressure reports whether the retained log has reached its limit. Under pressure the
@@ -72,21 +72,15 @@ func (f *intake) setAside(lanes []*dispatch.Dispatcher) {
 // outbox that catch up, about as fast as each other, spill nothing; see starves.
 func (f *intake) hasRoom() bool {
 	some, over, now := false, false, time.Now()
-	window := now.Sub(f.measured) >= compareInterval
-	if window {
-		f.measured = now
-	}
 	for _, t := range f.buffers {
 		n := t.measure(now)
-		if window {
-			t.lately, t.before = t.done-t.before, t.done
-		}
 		t.roomy = !t.aside && n > 0
 		some = some || t.roomy
 		least := -(maxBufferFactor - 1) * t.rows
 		over = over || n <= least && n+t.InFlightRows() <= least
 	}
 
+	f.comparePaces(now)
 	pressed := f.spillEnabled && f.logPressure.Load()
 	for _, t := range f.buffers {
 		if f.spillEnabled && t.full {
@@ -97,6 +91,18 @@ func (f *intake) hasRoom() bool {
 	may := (some || pressed) && !over
 	f.paused.Store(!may)
 	return may
+}
+
+// comparePaces ends the interval in which buffers are compared, if it is long enough.
+func (f *intake) comparePaces(now time.Time) {
+	enough := func(t *bufferState) bool { return t.done-t.before >= int64(t.rows/2) }
+	if now.Sub(f.measured) < compareInterval || !slices.ContainsFunc(f.buffers, enough) {
+		return
+	}
+	f.measured = now
+	for _, t := range f.buffers {
+		t.lately, t.before = t.done-t.before, t.done
+	}
 }
 
 // starves reports whether a slow buffer that is full keeps rows from another one that has room. How much
@@ -119,7 +125,9 @@ type bufferState struct {
 	full     bool
 	roomy    bool      // it has room, which counts
 	slow     bool      // it will stay full for long
-	crawls   bool      // it hardly drains
+	crawls   bool      // it hardly drains, and did before
+	crawled  bool      // it hardly drained in the last interval
+	best     int64     // rows done per interval, when it drained best lately
 	since    time.Time // start of the current measurement; zero while there is room
 	doneRows int64     // rows done at that time
 
@@ -128,7 +136,8 @@ type bufferState struct {
 
 // slowBufferAfter is the measuring interval of a full buffer. A buffer is slow if it drains
 // less than a quarter per interval, because it would then take more than two seconds to
-// empty. It crawls if that takes more than eight.
+// empty. It crawls if that takes more than eight in two intervals, and it was four times as fast
+// before: on a busy machine every buffer is slow, and spilled rows would make it slower.
 const slowBufferAfter = 500 * time.Millisecond
 
 // measure updates the state and returns how many rows fit in.
@@ -138,18 +147,26 @@ func (t *bufferState) measure(now time.Time) (room int) {
 	t.rows, t.full, t.done = level.Size, room <= 0, done
 	switch {
 	case room > t.rows/4:
-		t.since, t.slow, t.crawls = time.Time{}, false, false
+		t.since, t.slow, t.crawls, t.crawled = time.Time{}, false, false, false
 	case !t.full:
 	case level.BreakersOpen:
 		t.slow, t.crawls = true, true
 	case t.since.IsZero():
 		t.since, t.doneRows = now, done
 	case now.Sub(t.since) >= slowBufferAfter:
-		t.slow, t.crawls = done-t.doneRows < int64(t.rows/4), 16*(done-t.doneRows) < int64(t.rows)
+		t.compare(done-t.doneRows, now.Sub(t.since))
 		t.since, t.doneRows = now, done
 	}
 
 	return room
+}
+
+// compare judges how many rows were done in a time.
+func (t *bufferState) compare(done int64, took time.Duration) {
+	pace := int64(float64(done) * slowBufferAfter.Seconds() / took.Seconds())
+	t.best = max(pace, t.best-t.best/8)
+	crawled := 16*done < int64(t.rows) && 4*pace < t.best
+	t.slow, t.crawls, t.crawled = done < int64(t.rows/4), crawled && t.crawled, crawled
 }
 
 // pressure limits the log that the database retains for the relay. Near the limit it

@@ -135,13 +135,12 @@ func (s *spills) takeBack(is func(*Pending) bool) (taken []Pending) {
 	return taken
 }
 
-// cancel removes and returns the rows that a lane does not keep and that are not being written.
-func (s *spills) cancel(l *lane.Lane) (rows []*lane.Row) {
-	for _, p := range s.takeBack(func(p *Pending) bool { return p.Lane == l && !p.Copied }) {
-		rows = append(rows, p.Row)
-	}
-	s.direct -= len(rows)
-	return rows
+// cancel removes and returns the rows that some lanes do not keep and that are not being written, those
+// of a lane in order.
+func (s *spills) cancel(of map[*lane.Lane]bool) []Pending {
+	taken := s.takeBack(func(p *Pending) bool { return of[p.Lane] && !p.Copied })
+	s.direct -= len(taken)
+	return taken
 }
 
 // setCopy sets the state of a row's copy.

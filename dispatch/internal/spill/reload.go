@@ -206,6 +206,7 @@ func (r *Reloads) Add(answers [][]store.Item, each int, requeued map[store.Ref]*
 	reads := r.reading
 	r.reading = nil
 	r.requeued = requeued
+	var emptied []*lane.Lane
 	for i := range reads {
 		l, items := reads[i].lane, answers[i]
 		if l == nil {
@@ -235,10 +236,12 @@ func (r *Reloads) Add(answers [][]store.Item, each int, requeued map[store.Ref]*
 		if len(items) < each {
 			l.MergeTail(math.MaxInt64)
 			l.HasSpilled, l.SpilledRows, l.ReloadedUpTo = false, 0, l.LastSeq()
-			r.cancel(l)
+			emptied = append(emptied, l)
+			continue
 		}
 		r.sp.core.Wake(l)
 	}
+	r.cancel(emptied)
 
 	r.sp.copies.deletedDuringReload, r.requeued = nil, nil
 }
@@ -329,16 +332,24 @@ func (r *Reloads) alreadyDone(it *store.Item) bool {
 	return rw != nil
 }
 
-// cancel takes back the queued spills of a lane that has no spilled rows left. Those
-// rows come next.
-func (r *Reloads) cancel(l *lane.Lane) {
-	if l.Spilling == 0 {
-		return
+// cancel takes back the queued spills of lanes that have no spilled rows left, and wakes the lanes.
+// Those rows come next. It visits all queued rows once.
+func (r *Reloads) cancel(lanes []*lane.Lane) {
+	of := map[*lane.Lane]bool{}
+	for _, l := range lanes {
+		if l.Spilling > 0 {
+			of[l] = true
+		}
 	}
-	for _, rw := range r.sp.spills.cancel(l) {
-		r.sp.spills.setCopy(rw, lane.NoCopy)
-		l.Spilling--
-		l.Rows = append(l.Rows, rw)
+	if len(of) > 0 {
+		for _, p := range r.sp.spills.cancel(of) {
+			r.sp.spills.setCopy(p.Row, lane.NoCopy)
+			p.Lane.Spilling--
+			p.Lane.Rows = append(p.Lane.Rows, p.Row)
+		}
+	}
+	for _, l := range lanes {
+		r.sp.core.Wake(l)
 	}
 }
 
