@@ -13,19 +13,14 @@ import (
 )
 
 // A session locks one outbox table with a backlog of 500 groups. Only that outbox is delayed.
-// Rows of another outbox of the same sink arrive at once, except in the first second, and
-// the locked rows soon after the lock ends. MySQL counts lock timeouts in whole seconds. By
-// hand:
+// Rows of another outbox of the same sink arrive at once, except in the first seconds, and
+// the locked rows soon after the lock ends. By hand:
 //
 //	SLUICEBOX_TEST_VERSIONS=pg15,mysql,mariadb SLUICEBOX_TEST_OUTAGE=40s go test -v -run 'TestALockedTable' ./cmd/internal/blackbox
 func TestALockedTable(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
 		const backlog = 500
-		limit := 1500 * time.Millisecond // 0.8 s on a machine without other tests
-		if !s.kind.postgres {
-			limit = 3500 * time.Millisecond
-		}
 		r := s.run()
 		r.freeze()
 		s.numberIn("outbox_events", 1, backlog, "i", 0)
@@ -37,9 +32,7 @@ func TestALockedTable(t *testing.T) {
 			}
 			return ids
 		})
-		if slowest := took[len(took)-1]; slowest > limit {
-			s.t.Errorf("a row of the free table took %s, want at most %s", slowest, limit)
-		}
+		expectPrompt(s.t, "a row of the free table", took)
 		if n := s.to.Counts().Distinct - len(took); n > 0 {
 			s.t.Errorf("%d rows of the locked table were sent, want 0", n)
 		}
@@ -47,7 +40,7 @@ func TestALockedTable(t *testing.T) {
 		unlock()
 		began := time.Now()
 		arrive(s.t, s.to, backlog+len(took))
-		if took := time.Since(began); took > 3*time.Second {
+		if took := time.Since(began); took > 10*time.Second {
 			s.t.Errorf("the rows of the locked table arrived %s after it was free", took)
 		}
 		settle(s.t, s.conn)
@@ -59,18 +52,13 @@ func TestALockedTable(t *testing.T) {
 }
 
 // Rows in flight that another session locks delay only their own outcomes. COMPLETED of
-// other rows is written within two seconds, and so is FAILED, which its group waits for. By
-// hand:
+// other rows is written soon, and so is FAILED, which its group waits for. By hand:
 //
 //	SLUICEBOX_TEST_VERSIONS=pg15,mysql,mariadb SLUICEBOX_TEST_OUTAGE=60s go test -v -run 'TestLockedRowsInFlight' ./cmd/internal/blackbox
 func TestLockedRowsInFlight(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
 		const locked = 140
-		limit := 2 * time.Second
-		if !s.kind.postgres {
-			limit = 3500 * time.Millisecond
-		}
 		r := s.run()
 		held := make(chan struct{})
 		s.to.Script(func(req *sinktest.Request) sinktest.Answer {
@@ -101,9 +89,7 @@ func TestLockedRowsInFlight(t *testing.T) {
 			}
 			return ids
 		})
-		if slowest := took[len(took)-1]; slowest > limit {
-			s.t.Errorf("COMPLETED of an unlocked row took %s, want at most %s", slowest, limit)
-		}
+		expectPrompt(s.t, "COMPLETED of an unlocked row", took)
 		behind := slices.IndexFunc(s.to.Accepted(), func(rec sinktest.Received) bool { return rec.ID == "behind it" })
 		if behind < 0 {
 			s.t.Errorf("the row behind one that FAILED has not left")
@@ -115,7 +101,7 @@ func TestLockedRowsInFlight(t *testing.T) {
 		}
 		r.waitFor("outbox locked by another session")
 		unlock()
-		within(s.t, 5*time.Second, func() string {
+		within(s.t, testTimeout, func() string {
 			return none(s.t, s.conn, "are not COMPLETED though they are free", "SELECT count(*) FROM outbox_events WHERE status <> 'COMPLETED'")
 		})
 		if c := s.to.Counts(); c.Duplicates > 0 {
@@ -125,13 +111,24 @@ func TestLockedRowsInFlight(t *testing.T) {
 	})
 }
 
+// expectPrompt checks the delays of rows beside a lock of 6 s or longer. Rows that waited for the lock would
+// take half of that in the median, and the first one all of it. A single row may be slow: MySQL counts lock
+// timeouts in whole seconds, and a busy machine adds a second or two.
+func expectPrompt(t *testing.T, what string, took []time.Duration) {
+	t.Helper()
+	const maxMedian, maxSlowest = 1500 * time.Millisecond, 5 * time.Second
+	if median, slowest := took[len(took)/2], took[len(took)-1]; median > maxMedian || slowest > maxSlowest {
+		t.Errorf("%s took %s in the median and %s at most, want %s and %s", what, median, slowest, maxMedian, maxSlowest)
+	}
+}
+
 // trickle inserts rows into the second table for a while, one each interval. It returns the
 // sorted delays of the rows that arrived.
 func (s *scene) trickle(lasts, interval time.Duration, through func() []string) []time.Duration {
 	s.t.Helper()
 	var took []time.Duration
 	committed := map[string]time.Time{}
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(25 * time.Millisecond)
 	defer tick.Stop()
 	n, began := int(lasts/interval), time.Now()
 	for written := 0; written < n || len(committed) > 0; <-tick.C {
