@@ -96,15 +96,37 @@ func receiverKinds() []chaosKind {
 		kind("answers 429 with Retry-After", always(sinktest.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}})),
 		kind("redirects", always(sinktest.Answer{Status: http.StatusFound, Header: http.Header{"Location": {"http://127.0.0.1:1/"}}})),
 		kind("answers 401", always(sinktest.Answer{Status: http.StatusUnauthorized})),
-		kind("takes few rows (413)", func(req *sinktest.Request, _ uint64) sinktest.Answer {
-			if len(req.Items) > 2 {
+		fewRows(kind("takes few rows (413)", func(req *sinktest.Request, _ uint64) sinktest.Answer {
+			if len(req.Items) > fewItems {
 				return sinktest.Answer{Status: http.StatusRequestEntityTooLarge}
 			}
 			return sinktest.Answer{}
-		}),
+		})),
 		kind("has another in its place", always(sinktest.Answer{Status: http.StatusServiceUnavailable, Body: []byte("<html>maintenance</html>")})),
 		kind("echoes its secrets", func(req *sinktest.Request, _ uint64) sinktest.Answer {
 			return sinktest.Answer{Status: http.StatusServiceUnavailable, Body: fmt.Appendf(nil, `{"error": %q}`, req.Header.Get("Authorization"))}
 		}),
 	}
+}
+
+// fewItems is how many rows a receiver takes that takes few.
+const fewItems = 2
+
+// fewRows commits rows beside the writers, so that requests have more than a few rows at any rate. With several
+// rows of a group they share a request; with a result for each row, more groups than senders do.
+func fewRows(k chaosKind) chaosKind {
+	begin := k.inject
+	k.inject = func(c *chaos, r *rand.Rand) func() {
+		end := begin(c, r)
+		var rows []*chaosRow
+		for group := range 20 * fewItems {
+			rows = append(rows, c.rowsOf(7000+group, 2*fewItems)...)
+		}
+		written := c.writes(rows)
+		return func() {
+			end()
+			written()
+		}
+	}
+	return k
 }
