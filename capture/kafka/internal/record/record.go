@@ -272,7 +272,7 @@ func (p *parser) item(it *store.Item) {
 	it.Txn, it.RetryCount, it.Committed = store.Txn(p.uint()), int(p.uint()), p.time()
 	if flags&hasAttributes != 0 {
 		n := p.uint()
-		if n > uint64(len(p.rest)) { // each has at least two bytes
+		if n > uint64(len(p.rest)/2) { // each has at least two bytes
 			p.fail()
 			return
 		}
