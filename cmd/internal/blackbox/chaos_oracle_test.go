@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	checker "github.com/sluicebox/sluicebox/cmd/internal/verify"
+	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 )
 
 // verdict is what the oracle says of a phase.
@@ -19,14 +21,22 @@ type verdict struct {
 	ghosts      []string // arrived, though nothing committed them
 	// unexplained are rows that arrived again, though no fault ran when they had arrived before.
 	unexplained []string
+	since       time.Time      // when the first of them had arrived before
 	lateCopies  int            // arrivals again of rows of earlier phases
 	again       map[string]int // arrivals beyond the first, by the kind of fault that explains them
 	most        int            // bound of again: rows that arrived while a fault ran, or just before
 }
 
-// inFlight is how long before a fault a row may have arrived whose outcome the fault undoes. PostgreSQL
-// commits outcomes asynchronously; a relay writes them within a second.
-const inFlight = 2 * time.Second
+// undone is how long before a fault a row may have been answered whose outcome the fault undoes. PostgreSQL
+// commits outcomes asynchronously; a relay writes them within a second. inFlight is how long before a fault
+// it may have arrived: its answer is not late, but may have taken up to lateAnswer.
+const (
+	undone   = 2 * time.Second
+	inFlight = lateAnswer + undone
+)
+
+// answeredLate explains, in place of a fault, that rows arrive again; see lateAnswer.
+const answeredLate = "no fault: answered after 1 s"
 
 // faultWindow is when a fault explains that rows arrive again: until everything is as before.
 type faultWindow struct {
@@ -35,7 +45,7 @@ type faultWindow struct {
 }
 
 func (w faultWindow) has(at time.Time) bool {
-	return at.After(w.from.Add(-inFlight)) && at.Before(w.until.Add(inFlight))
+	return at.After(w.from.Add(-inFlight)) && at.Before(w.until.Add(undone))
 }
 
 // judge joins what was committed with what arrived and with the states of the tables.
@@ -78,11 +88,13 @@ func (w *truth) judge(states map[string]string, windows []faultWindow) *verdict 
 		of := windowOf(windows, before, a.at)
 		switch {
 		case !is:
-			if windowOf(windows, a.at, a.at.Add(inFlight)) >= 0 {
+			if w.lates[a.id] || windowOf(windows, a.at, a.at.Add(inFlight)) >= 0 {
 				v.most++
 			}
+		case of < 0 && w.lates[a.id]:
+			v.again[answeredLate]++
 		case of < 0:
-			v.unexplained = append(v.unexplained, fmt.Sprintf("%s at %s and %s", a.id, before.Format(time.StampMilli), a.at.Format(time.StampMilli)))
+			v.unexplain(before, "%s at %s and %s", a.id, before.Format(time.StampMilli), a.at.Format(time.StampMilli))
 		default:
 			v.again[strings.Join(windows[of].kinds, " and ")]++
 		}
@@ -92,13 +104,24 @@ func (w *truth) judge(states map[string]string, windows []faultWindow) *verdict 
 	return v
 }
 
+// unexplain notes a row that arrived again without a cause, and when it had arrived before.
+func (v *verdict) unexplain(before time.Time, format string, args ...any) {
+	if v.since.IsZero() || before.Before(v.since) {
+		v.since = before
+	}
+	v.unexplained = append(v.unexplained, fmt.Sprintf(format, args...))
+}
+
 // late judges an arrival of a row that an earlier phase settled.
 func (v *verdict) late(a chaosArrival, of int32, windows []faultWindow) {
 	switch of {
 	case retiredLost:
+	case retiredLate:
+		v.lateCopies++
+		v.again[answeredLate]++
 	case retiredCalm:
 		v.lateCopies++
-		v.unexplained = append(v.unexplained, fmt.Sprintf("%s in an earlier phase and at %s", a.id, a.at.Format(time.StampMilli)))
+		v.unexplain(a.at, "%s in an earlier phase and at %s", a.id, a.at.Format(time.StampMilli))
 	default:
 		v.lateCopies++
 		v.again[strings.Join(windows[of].kinds, " and ")]++
@@ -109,6 +132,7 @@ func (v *verdict) late(a chaosArrival, of int32, windows []faultWindow) {
 const (
 	retiredCalm = -1 - iota // no fault explains that the row arrives again
 	retiredLost             // it had not arrived, which was judged
+	retiredLate             // it was answered late
 )
 
 func (w *truth) hash(id string) uint64 { return maphash.String(w.seed, id) }
@@ -128,11 +152,15 @@ func (w *truth) retire(windows []faultWindow) {
 	for _, a := range w.arrivals {
 		if key := w.hash(a.id); w.retired[key] == retiredLost { // else it came again, which was judged
 			w.retired[key] = int32(windowOf(windows, a.at, now))
+			if w.retired[key] == retiredCalm && w.lates[a.id] {
+				w.retired[key] = retiredLate
+			}
 		}
 	}
 	w.order, w.arrivals, w.oldest = nil, nil, 0
 	clear(w.rows)
 	clear(w.arrived)
+	clear(w.lates)
 }
 
 // first is when the oldest row of the phase was created.
@@ -217,6 +245,19 @@ func TestFaultOracle(t *testing.T) {
 			w.arrivals[0].at = time.Now().Add(-time.Hour)
 			w.accept(w.order[0].id, []byte(w.order[0].payload), false)
 		}, "arrived again without a fault: E0000100000001"},
+		"again, after a late answer": {func(w *truth, _ map[string]string) {
+			w.arrivals[0].at = time.Now().Add(-time.Hour)
+			w.late([]string{w.order[0].id})
+			w.accept(w.order[0].id, []byte(w.order[0].payload), false)
+		}, ""},
+		"again in the next phase, after a late answer": {func(w *truth, states map[string]string) {
+			w.arrivals[0].at = time.Now().Add(-time.Hour)
+			id, body := w.order[0].id, w.order[0].payload
+			w.late([]string{id})
+			w.retire(nil)
+			clear(states)
+			w.accept(id, []byte(body), false)
+		}, ""},
 		"again in the next phase, without fault": {func(w *truth, states map[string]string) {
 			w.arrivals[0].at = time.Now().Add(-time.Hour)
 			id, body := w.order[0].id, w.order[0].payload
@@ -244,4 +285,47 @@ func TestFaultOracle(t *testing.T) {
 			t.Errorf("%s: %d arrived again in the fault", name, again)
 		}
 	}
+}
+
+// A receiver that accepts a row and answers after the client has given the request up gets the row again, without
+// any fault. It is known to have answered late, and one that it answered at once is not.
+func TestFaultReceiverAnswersLate(t *testing.T) {
+	t.Parallel()
+	w := newTruth()
+	to, receiver := sinktest.NewReceiver(t), &chaosReceiver{truth: w}
+	release := make(chan struct{})
+	slow := sinktest.Script(func(*sinktest.Request) sinktest.Answer {
+		return sinktest.Answer{Status: http.StatusCreated, Release: release}
+	})
+	to.Script(receiver.answer)
+	send := func(r *chaosRow, timeout time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		body := fmt.Sprintf(`[{"id": %q}]`, r.id)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, to.URL()+"/api/events/batch", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		return err
+	}
+	prompt, late := w.row(1, false), w.row(1, false)
+	if err := send(prompt, testTimeout); err != nil {
+		t.Fatal(err)
+	}
+	receiver.behave.Store(&slow)
+	if err := send(late, 100*time.Millisecond); err == nil {
+		t.Fatal("the client got an answer before its timeout")
+	}
+	within(t, testTimeout, func() string { // the server notices that the client has gone
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !w.lates[late.id] || w.lates[prompt.id] {
+			return fmt.Sprintf("answered late are %v, want %s alone", w.lates, late.id)
+		}
+		return ""
+	})
 }

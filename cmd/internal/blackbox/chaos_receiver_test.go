@@ -1,6 +1,7 @@
 package blackbox
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -37,8 +38,24 @@ func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
 				c.truth.accept(it.ID, it.Payload, it.Replay != "")
 			}
 		}
+		c.noteLate(req, &a)
 	}
 	return a
+}
+
+// lateAnswer is how long the receiver may take for an answer before the oracle expects that the rows may
+// arrive again. It is half of the relays' request-timeout: the rest is theirs, and the network's.
+const lateAnswer = time.Second
+
+// noteLate notes rows whose answer comes so late that a relay may have given the request up, for example
+// because the machine stood still. No fault explains that they arrive again.
+func (c *chaosReceiver) noteLate(req *sinktest.Request, a *sinktest.Answer) {
+	began := time.Now()
+	a.Written = func(client context.Context) {
+		if time.Since(began) > lateAnswer || client.Err() != nil {
+			c.truth.late(req.IDs())
+		}
+	}
 }
 
 func isFault(a *sinktest.Answer) bool { return a.Status != 0 || a.Disconnect || a.Delay != 0 }

@@ -82,7 +82,7 @@ func (r *chaosReport) markdown() string {
 	line("body differs", "%d", r.bodies)
 	line("FAILED, or arrived, without cause", "%d", r.odd)
 	line("FAILED, all poisoned on purpose", "%d", r.poisoned)
-	line("arrived again", "%d; the bound is the %d rows that arrived within 2 s of a fault", r.duplicates, r.most)
+	line("arrived again", "%d; the bound is the %d rows that arrived near a fault", r.duplicates, r.most)
 	line("sent by replays", "%d", r.replayed)
 	line("deleted after their retention", "%d", r.deleted)
 	line("written over HTTP", "%s", r.posted)
@@ -128,6 +128,8 @@ After every ten, everything has to be drained within 60 s, and an oracle joins w
 tables say. Recovered is the time from the end of a fault until a row that was
 committed then arrives, and none has waited for more than 0.5 s. Rows that arrived again are counted at the fault that ran when
 they had arrived before. Of two faults at once, each counts all of it.
+A row whose answer took the receiver a second or more may arrive again without a fault, because request-timeout is 2 s: for
+example if the machine stood still.
 Acted is how often a fault did something, for example how many answers or rows it changed; the others act when they begin. A run
 fails if a fault never acts. A ninth writer sends rows over HTTP to one relay or the other.
 A seed gives the same faults until a kind is added. Sizes are medians of the first and of the last quarter of the run:

@@ -386,11 +386,24 @@ func (c *chaos) run(step chaosStep, kinds []chaosKind) {
 		k.recovered = append(k.recovered, took)
 	}
 	if took > verySlowRecovery {
-		for i, r := range c.relays {
-			c.t.Logf("relay %d said since then:\n%s", i+1, r.saidSince(began))
-		}
+		c.logSince(began)
 	}
 	c.t.Logf("%s  %s: recovered after %s%s", began.Format(time.TimeOnly), step, took.Round(10*time.Millisecond), said)
+}
+
+// logSince logs what the relays said since a time, and the stalls of the machine.
+func (c *chaos) logSince(at time.Time) {
+	c.t.Helper()
+	for i, r := range c.relays {
+		c.t.Logf("relay %d said since %s:\n%s", i+1, at.Format(time.TimeOnly), r.saidSince(at))
+	}
+	c.machine.mu.Lock()
+	defer c.machine.mu.Unlock()
+	for _, s := range c.machine.stalls {
+		if s.at.After(at) {
+			c.t.Logf("the machine stood still for %s until %s", s.long.Round(time.Millisecond), s.at.Format(time.StampMilli))
+		}
+	}
 }
 
 // recovered waits until a row arrives that was committed after the fault's end, and none that could arrive
@@ -447,6 +460,9 @@ func (c *chaos) drain(last bool) {
 	c.report.replayed = c.replayed
 	if wrongs := v.wrongs(); len(wrongs) > 0 {
 		c.wrong("%d invariants are broken, such as %s\n%s", len(wrongs), wrongs[0], strings.Join(wrongs, "\n"))
+	}
+	if len(v.unexplained) > 0 {
+		c.logSince(v.since.Add(-verySlowRecovery))
 	}
 	c.retire(c.windows)
 	c.report.relays = nil

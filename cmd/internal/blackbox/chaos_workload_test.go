@@ -56,9 +56,10 @@ type truth struct {
 	lastTime map[string]time.Time
 	arrivals []chaosArrival
 	arrived  map[string]bool
-	newest   time.Time // when the youngest row that arrived was committed
-	replayed int       // arrivals of replays
-	marks    []string  // begin the ids of what arrives at the further destinations of the jobs
+	newest   time.Time       // when the youngest row that arrived was committed
+	replayed int             // arrivals of replays
+	marks    []string        // begin the ids of what arrives at the further destinations of the jobs
+	lates    map[string]bool // ids of arrivals that were answered late; see lateAnswer
 
 	seed    maphash.Seed
 	retired map[uint64]int32 // by the hash of what arrived in earlier phases: see retire
@@ -71,7 +72,7 @@ type chaosArrival struct {
 }
 
 func newTruth() *truth {
-	return &truth{rows: map[string]*chaosRow{}, last: map[string]int64{}, lastTime: map[string]time.Time{}, arrived: map[string]bool{},
+	return &truth{rows: map[string]*chaosRow{}, last: map[string]int64{}, lastTime: map[string]time.Time{}, arrived: map[string]bool{}, lates: map[string]bool{},
 		seed: maphash.MakeSeed(), retired: map[uint64]int32{}}
 }
 
@@ -138,6 +139,15 @@ func (w *truth) acceptAt(id string, body []byte, at time.Time) {
 	w.arrived[id] = true
 	if r := w.rows[id]; r != nil && r.committed.After(w.newest) {
 		w.newest = r.committed
+	}
+}
+
+// late notes that rows which arrived were answered late.
+func (w *truth) late(ids []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range ids {
+		w.lates[id] = true
 	}
 }
 

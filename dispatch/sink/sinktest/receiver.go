@@ -99,6 +99,10 @@ type Answer struct {
 	// WriteRest writes the rest of the body after Body, if set. The context ends when
 	// the client has gone.
 	WriteRest func(client context.Context, body io.Writer)
+
+	// Written is called once the response is written, if set. The context has ended if
+	// the client has gone before.
+	Written func(client context.Context)
 }
 
 // Script returns the response to a request. It is called from several goroutines at
@@ -246,6 +250,9 @@ func (r *Receiver) serve(w http.ResponseWriter, req *http.Request) {
 	if a.WriteRest != nil {
 		_ = http.NewResponseController(w).Flush()
 		a.WriteRest(req.Context(), w)
+	}
+	if a.Written != nil {
+		a.Written(req.Context())
 	}
 }
 
