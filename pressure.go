@@ -112,7 +112,7 @@ func (f *intake) comparePaces(now time.Time) {
 // fast, because to spill rows slows all of them down. Which of them waits for rows is chance then.
 func (f *intake) starves(t *bufferState) bool {
 	return slices.ContainsFunc(f.buffers, func(other *bufferState) bool {
-		behind := t.crawls || 2*t.lately < other.lately
+		behind := t.crawled >= crawlsAfter || 2*t.lately < other.lately
 		return other.roomy && (behind || f.statuses == nil || !f.fan.together(t.Dispatcher, other.Dispatcher))
 	})
 }
@@ -125,8 +125,7 @@ type bufferState struct {
 	full     bool
 	roomy    bool      // it has room, which counts
 	slow     bool      // it will stay full for long
-	crawls   bool      // it hardly drains, and did before
-	crawled  bool      // it hardly drained in the last interval
+	crawled  int       // intervals in turn in which it hardly drained
 	best     int64     // rows done per interval, when it drained best lately
 	since    time.Time // start of the current measurement; zero while there is room
 	doneRows int64     // rows done at that time
@@ -136,9 +135,13 @@ type bufferState struct {
 
 // slowBufferAfter is the measuring interval of a full buffer. A buffer is slow if it drains
 // less than a quarter per interval, because it would then take more than two seconds to
-// empty. It crawls if that takes more than eight in two intervals, and it was four times as fast
-// before: on a busy machine every buffer is slow, and spilled rows would make it slower.
+// empty.
 const slowBufferAfter = 500 * time.Millisecond
+
+// crawlsAfter is how many intervals in turn a buffer hardly drains until it crawls: so slowly that it
+// would take more than eight seconds to empty, and four times as slowly as before. On a busy machine
+// every buffer is slow, and stands still for a second, and spilled rows would make it slower.
+const crawlsAfter = 8
 
 // measure updates the state and returns how many rows fit in.
 func (t *bufferState) measure(now time.Time) (room int) {
@@ -147,10 +150,10 @@ func (t *bufferState) measure(now time.Time) (room int) {
 	t.rows, t.full, t.done = level.Size, room <= 0, done
 	switch {
 	case room > t.rows/4:
-		t.since, t.slow, t.crawls, t.crawled = time.Time{}, false, false, false
+		t.since, t.slow, t.crawled = time.Time{}, false, 0
 	case !t.full:
 	case level.BreakersOpen:
-		t.slow, t.crawls = true, true
+		t.slow, t.crawled = true, crawlsAfter
 	case t.since.IsZero():
 		t.since, t.doneRows = now, done
 	case now.Sub(t.since) >= slowBufferAfter:
@@ -165,8 +168,10 @@ func (t *bufferState) measure(now time.Time) (room int) {
 func (t *bufferState) compare(done int64, took time.Duration) {
 	pace := int64(float64(done) * slowBufferAfter.Seconds() / took.Seconds())
 	t.best = max(pace, t.best-t.best/8)
-	crawled := 16*done < int64(t.rows) && 4*pace < t.best
-	t.slow, t.crawls, t.crawled = done < int64(t.rows/4), crawled && t.crawled, crawled
+	t.slow = done < int64(t.rows/4)
+	if t.crawled++; 16*done >= int64(t.rows) || 4*pace >= t.best {
+		t.crawled = 0
+	}
 }
 
 // pressure limits the log that the database retains for the relay. Near the limit it
