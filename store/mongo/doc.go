@@ -68,6 +68,9 @@
 //   - Fallback: if an update does not match every expected document, the transaction
 //     does the work. The transaction is always used for ids that several values may
 //     have, e.g. ObjectIds, because one update could change both documents.
+//   - Other processors: with a takeover timeout, claims and PENDING outcomes always use the
+//     transaction. After an update and the transaction of the fallback, a row would become
+//     PENDING twice, the second time after another processor has claimed it.
 //   - No grants: a mongos gives none, and neither does a replica set whose cluster time
 //     is ahead of its primary's clock.
 //

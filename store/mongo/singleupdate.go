@@ -74,13 +74,18 @@ func (s *Store) settleWithoutTransaction(ctx context.Context, epoch store.Epoch,
 
 // singles returns the updates that write the outcomes if all documents are open. It returns
 // nil unless each outcome is a COMPLETED or a PENDING of a distinct document and changes no record.
-// A PENDING that is written twice is the same as one written once, so only a COMPLETED needs
-// isCompletedByCall.
+//
+// The transaction that follows if not all documents match writes a PENDING again, because it cannot
+// tell that one from an earlier one. So with a takeover timeout a PENDING needs the transaction: another
+// processor may claim the row between the two.
 func (c *settling) singles(on *conn) (all []singleUpdate) {
 	c.conn = on
 	for i := range c.outcomes {
 		o := &c.outcomes[i]
 		if l := &c.outboxes.Lookup(o.Outbox).Layout; l.State == store.StateNone || l.DeleteDelivered || o.ChangesRecords() || !isSingle(o.ID) {
+			return nil
+		}
+		if c.takeover != 0 && o.Status == store.Pending {
 			return nil
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/mongo"
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
@@ -99,6 +100,41 @@ func TestSingleUpdatesOfRetriedRow(t *testing.T) {
 	}
 	if n := r.transactions(t) - before; n != 1 {
 		t.Errorf("%d transactions for a wrong retry count, want 1", n)
+	}
+}
+
+// A row becomes PENDING once. Otherwise the claim that another processor makes at once would be undone
+// while the outcome of another row, which is locked, waits.
+func TestRetriedRowIsClaimedByAnother(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, servers.Mongo(t), flowBox())
+	var err error
+	if r.store, err = mongo.New(mongo.Config{URL: r.url, Name: "rig", Outboxes: []store.Outbox{r.box}, TakeoverTimeout: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.store.Close)
+	r.lock(t)
+	r.insert(t, pending("a"), pending("b"))
+	r.claim(t, row("a"), row("b"))
+	defer r.begin(t, "b")()
+	failed := rigs.Outcome("a", store.Pending)
+	failed.RetryCount = 1
+	settled := rigs.Async(func() ([]store.SettleResult, error) {
+		return r.store.Settle(ctx(t), r.epoch, []store.Outcome{failed, rigs.Outcome("b", store.Completed)})
+	})
+	for claimed := false; !claimed; {
+		take := bson.D{{Key: "$set", Value: bson.D{{Key: "status", Value: "PROCESSING"}}}}
+		got, err := r.docs().UpdateOne(ctx(t), bson.D{{Key: "_id", Value: "a"}, {Key: "status", Value: "PENDING"}}, take)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claimed = got.MatchedCount == 1
+	}
+	if got := <-settled; got.Err != nil || got.Value[0] != store.Written || got.Value[1] != store.WasLocked {
+		t.Errorf("the outcomes: %+v", got)
+	}
+	if s := r.status(t, "a"); s != "PROCESSING" {
+		t.Errorf("the row that another processor has claimed is %s", s)
 	}
 }
 
