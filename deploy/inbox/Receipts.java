@@ -29,14 +29,15 @@ public final class Receipts {
         int receive(HttpExchange exchange, byte[] body) throws IOException;
     }
 
+    /** A request without a webhook-id, for example a health check, is no message. */
     public HttpHandler handler(Receiver next) {
         return exchange -> {
             try (exchange) { // without an answer the relay sends the message again
                 byte[] body = exchange.getRequestBody().readAllBytes();
                 int status = next.receive(exchange, body);
                 var headers = exchange.getRequestHeaders();
-                if (status / 100 == 2) {
-                    String id = headers.getFirst("webhook-id"), chain = headers.getFirst("Sluicebox-Chain");
+                String id = headers.getFirst("webhook-id"), chain = headers.getFirst("Sluicebox-Chain");
+                if (id != null && status / 100 == 2) {
                     add(id, headers.getFirst("Sluicebox-Group"), chain, body);
                     if (chains.accept(chain) == Chains.Verdict.GAP) gap.accept(id, chain);
                 }

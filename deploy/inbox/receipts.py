@@ -13,11 +13,16 @@ import chain
 def receipts(
     app: Callable[..., Iterable[bytes]], path: str, gap: Callable[[str, str], None] | None = None
 ) -> Callable[..., Iterable[bytes]]:
-    """Call gap with the id and the chain of a message before which another one is missing."""
+    """Call gap with the id and the chain of a message before which another one is missing.
+
+    A request without a webhook-id, for example a health check, is no message.
+    """
     chains = chain.Chains()
     file = open(path, "ab", buffering=0)  # one write for each line, so that receivers may share the file
 
     def receive(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if not environ.get("HTTP_WEBHOOK_ID"):
+            return app(environ, start)
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = io.BytesIO(body)
 

@@ -6,7 +6,7 @@ import { buffer } from "node:stream/consumers";
 import { Chains } from "./chain.js";
 
 // receipts returns a listener. receive gets the body and returns the status of the answer. gap gets the id and the chain of a
-// message before which another one is missing.
+// message before which another one is missing. A request without a webhook-id, for example a health check, is no message.
 export function receipts(
   path: string,
   receive: (request: IncomingMessage, body: Buffer) => Promise<number>,
@@ -18,9 +18,9 @@ export function receipts(
     (async () => {
       const body = await buffer(request);
       const status = await receive(request, body);
-      if (status >= 200 && status < 300) {
-        const header = (name: string) => String(request.headers[name] ?? "");
-        const [id, chain] = [header("webhook-id"), header("sluicebox-chain")];
+      const header = (name: string) => String(request.headers[name] ?? "");
+      const [id, chain] = [header("webhook-id"), header("sluicebox-chain")];
+      if (id && status >= 200 && status < 300) {
         addReceipt(file, id, header("sluicebox-group"), chain, body);
         if (gap && chains.accept(chain) === "gap") gap(id, chain);
       }

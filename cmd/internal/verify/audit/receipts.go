@@ -81,7 +81,7 @@ func (l *lines) line(line []byte, take func(verify.Arrival)) error {
 		return fmt.Errorf(`read receipts %s: line %d: %w; each line is JSON such as {"id":"17","at":"2026-01-31T15:04:05Z"}`, l.name, l.number, err)
 	}
 	if r.ID == "" {
-		return fmt.Errorf("read receipts %s: line %d: id is missing", l.name, l.number)
+		return fmt.Errorf("read receipts %s: line %d: id is missing; remove the line if its request was no message, for example a health check", l.name, l.number)
 	}
 	take(verify.Arrival{ID: r.ID, At: r.At, Sum: r.Sum, Source: l.source, Chain: r.Chain})
 	return nil
