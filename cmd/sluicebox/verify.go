@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -221,7 +222,7 @@ func printResult(p *program, r *audit.Result) error {
 	if _, err := p.stdout.Write([]byte(b.String())); err != nil || len(r.Findings) == 0 {
 		return err
 	}
-	return printTable(p.stdout, []string{"FINDING", "ID", "ARRIVALS", "LANE"}, tableRows(r.Findings, func(f *verify.Finding) []string {
+	err := printTable(p.stdout, []string{"FINDING", "ID", "ARRIVALS", "LANE"}, tableRows(r.Findings, func(f *verify.Finding) []string {
 		lane := quoteCell(f.Lane)
 		if f.Behind != "" {
 			lane += ", behind " + quoteCell(f.Behind)
@@ -231,6 +232,19 @@ func printResult(p *program, r *audit.Result) error {
 		}
 		return []string{findingName(f.Kind), quoteCell(f.ID), strconv.Itoa(f.Arrivals), lane}
 	}))
+	if printed := printedOf(r.Findings); slices.ContainsFunc(verify.Kinds(), func(k verify.Kind) bool { return r.Count(k) > printed[k] && k != verify.Duplicate }) {
+		p.note("not all findings are shown; --limit N shows up to N of each")
+	}
+	return err
+}
+
+// printedOf counts the findings of each kind.
+func printedOf(found []verify.Finding) map[verify.Kind]int {
+	n := map[verify.Kind]int{}
+	for i := range found {
+		n[found[i].Kind]++
+	}
+	return n
 }
 
 func findingName(k verify.Kind) string { return strings.ReplaceAll(string(k), "_", " ") }
