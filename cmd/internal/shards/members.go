@@ -27,6 +27,7 @@ type Members struct {
 	mu      sync.Mutex
 	running map[int]*shardRun
 	problem error
+	logged  time.Time // when the problem was logged last
 }
 
 // shardRun is one run of a shard.
@@ -34,6 +35,15 @@ type shardRun struct {
 	stop context.CancelFunc
 	done chan struct{}
 }
+
+const (
+	// minRejoin and maxRejoin limit the wait before a member that could not join tries again. The wait
+	// doubles.
+	minRejoin = 20 * time.Millisecond
+	maxRejoin = 2 * time.Second
+	// repeatProblem is how often the same problem is logged.
+	repeatProblem = time.Minute
+)
 
 // joinDelay is added to Drain for the members to join the group again.
 const joinDelay = 10 * time.Second
@@ -63,6 +73,7 @@ func (m *Members) Serve(ctx context.Context) error {
 		kgo.OnPartitionsRevoked(hook(m.revoked)),
 		kgo.OnPartitionsLost(hook(m.lost)),
 		kgo.WithHooks(m),
+		kgo.RetryBackoffFn(func(tries int) time.Duration { return min(minRejoin<<min(tries, 10), maxRejoin) }),
 	)...)
 	if err != nil {
 		return &store.SetupError{Problem: "scale: " + err.Error(), Remedy: "correct the section scale"}
@@ -83,9 +94,15 @@ func (m *Members) Serve(ctx context.Context) error {
 // OnGroupManageError implements kgo.HookGroupManageError.
 func (m *Members) OnGroupManageError(err error) {
 	m.mu.Lock()
+	known := m.problem != nil && m.problem.Error() == err.Error() && time.Since(m.logged) < repeatProblem
 	m.problem = err
+	if !known {
+		m.logged = time.Now()
+	}
 	m.mu.Unlock()
-	m.Log.Warn("consumer group left; joining again", "error", err)
+	if !known {
+		m.Log.Warn("consumer group left; joining again", "error", err)
+	}
 }
 
 // Problem returns why the process is not in the group, nil if it is, or tries to join.
