@@ -66,6 +66,7 @@ func Doctor(ctx context.Context, cfg *config.Config, version string) []Finding {
 	}
 	d.reportConfiguration()
 	d.checkDatabase(ctx)
+	d.checkScale(ctx)
 	d.checkSinks(ctx)
 	d.checkAdminAddress(ctx)
 	d.checkIngest(ctx)

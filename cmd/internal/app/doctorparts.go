@@ -2,11 +2,14 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
+	"github.com/sluicebox/sluicebox/cmd/internal/shards"
 	"github.com/sluicebox/sluicebox/dispatch/route"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/ingest"
@@ -49,6 +52,39 @@ func (d *doctor) checkIngest(ctx context.Context) {
 		d.addOK(PartIngest, "ingest.listen", fmt.Sprintf("in use; a relay already runs on this machine (%v)", err))
 	default:
 		d.addError(PartIngest, "ingest.listen", err)
+	}
+}
+
+// PartScale is the topic between capture and dispatch, if one is configured. Doctor checks it after the log.
+const PartScale = "scale"
+
+// checkScale checks the topic between capture and dispatch.
+func (d *doctor) checkScale(ctx context.Context) {
+	scale := d.cfg.Settings.Scale
+	if scale == nil {
+		return
+	}
+	options, err := d.cfg.Relay("")
+	if err != nil {
+		return // checkDatabase has reported it
+	}
+	capture, err := shards.NewCapture(scale, &options, userAgent(d.version), slog.New(slog.DiscardHandler))
+	if err != nil {
+		d.addError(PartScale, "scale", err)
+		return
+	}
+	timed, cancel := context.WithTimeoutCause(ctx, doctorTimeout, errDoctorTimeout)
+	defer cancel()
+	f := store.Finding{Grade: store.GradeFault, Subject: "topic " + scale.Topic}
+	switch err := capture.CheckTopic(timed); {
+	case err == nil, errors.As(err, new(*store.SetupError)):
+		d.runChecks(ctx, PartScale, f.Subject, capture, nil)
+	case shards.IsTopicMissing(err):
+		f.Text, f.Remedy = "does not exist", "run `sluicebox init`, which creates it"
+		d.add(PartScale, f, false)
+	default:
+		f.Text, f.Remedy = strings.TrimPrefix(err.Error(), "describe "+f.Subject+": "), "start the brokers, allow connections from this machine, or fix scale.brokers"
+		d.add(PartScale, f, true)
 	}
 }
 

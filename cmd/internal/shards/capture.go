@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/sluicebox/sluicebox"
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/capture/kafka/feed"
@@ -59,6 +61,9 @@ func NewCapture(cfg *Config, options *sluicebox.Options, client string, log *slo
 
 // CheckTopic returns the first fault of the topic; see feed.Feeder.
 func (c *Capture) CheckTopic(ctx context.Context) error { return c.feeder.Check(ctx) }
+
+// IsTopicMissing reports whether an error of CheckTopic says that the topic does not exist.
+func IsTopicMissing(err error) bool { return errors.Is(err, kerr.UnknownTopicOrPartition) }
 
 // CreateTopic creates the topic if it is missing; see feed.Feeder.
 func (c *Capture) CreateTopic(ctx context.Context) (created bool, err error) {
