@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -304,6 +305,27 @@ func TestInit(t *testing.T) {
 	}}, nil, "init", "--print", "-c", path)
 	if got.code != 0 || got.stdout != "CREATE SCHEMA sluicebox;\n" || got.stderr != "" {
 		t.Errorf("exit %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+	}
+}
+
+// A source that fails does not keep init from the other ones.
+func TestInitOfSources(t *testing.T) {
+	var prepared []string
+	r := backend{init: func(_ context.Context, c *config.Config, _ *slog.Logger) error {
+		prepared = append(prepared, c.SourceName())
+		if c.SourceName() == "b" {
+			return nil
+		}
+		return &store.SetupError{Problem: "login refused", Remedy: "fix the password"}
+	}}
+	path := file(t, `sources: [{name: a, url: "postgres://relay@db/a"}, {name: b, url: "postgres://relay@db/b"}, {name: c, url: "postgres://relay@db/c"}]
+outboxes: [{table: orders, layout: outbox-messages, sink: hooks}]
+sinks: {hooks: {type: webhook, url: "https://hooks.example/rows"}}
+`)
+	got := try(t, r, nil, "init", "-c", path)
+	const want = "sluicebox: source a: login refused\n  fix the password\nsluicebox: source c: login refused\n  fix the password\n"
+	if got.code != 78 || got.stderr != want || !slices.Equal(prepared, []string{"a", "b", "c"}) {
+		t.Errorf("exit %d, prepared %q\n%s\nwant\n%s", got.code, prepared, got.stderr, want)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -91,12 +92,19 @@ func (c *initCommand) Run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
+	var failed []error
 	for _, one := range cfg.Sources() {
 		if err := c.runOne(ctx, p, one); err != nil {
-			return err
+			failed = append(failed, err)
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	if len(failed) == 1 {
+		return failed[0]
+	}
+	return errors.Join(failed...)
 }
 
 // runOne creates the tables and the publication of one source.

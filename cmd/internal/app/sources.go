@@ -155,6 +155,21 @@ func (p *process) run(ctx context.Context) {
 	relays.Wait()
 }
 
+// endedState is the state of the relay of a source. After an error it reports that, because the checks of a
+// relay that ended say only that it has reached nothing.
+type endedState struct {
+	relayState
+	failure *atomic.Pointer[string]
+}
+
+// Checks implements admin.Status.
+func (s endedState) Checks() []sluicebox.Check {
+	if text := s.failure.Load(); text != nil {
+		return []sluicebox.Check{{Name: "relay", Detail: "ended: " + *text}}
+	}
+	return s.relayState.Checks()
+}
+
 // open makes a program for the source.
 func (s *source) open(cfg *config.Config) error {
 	o := s.process.options
@@ -166,6 +181,7 @@ func (s *source) open(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	program.relay = endedState{program.relay, &s.failure}
 	server := program.adminServer(s)
 	program.setAccess = s.process.setAccess
 	program.reloader.ended = func() bool { return s.failure.Load() != nil }
