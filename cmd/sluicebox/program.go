@@ -69,7 +69,7 @@ type commandLine struct {
 // configFlag is the flag that names the configuration.
 type configFlag struct {
 	File       string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file, - for standard input. Default: $$SLUICEBOX_CONFIG, else ./sluicebox.yaml, else /etc/sluicebox/sluicebox.yaml; without any of them, only the SLUICEBOX_* variables."`
-	SourceName string `placeholder:"NAME" help:"With sources in the configuration: the source to act on."`
+	SourceName string `placeholder:"NAME" help:"With sources in the configuration: the source to act on. With scale: the number of a shard."`
 }
 
 // configFiles returns the configuration files to look for if none is named.
@@ -103,25 +103,35 @@ func (f configFlag) file(p *program) (path string, found bool, err error) {
 // load loads the configuration that the flag or the environment names, or the file found. Of several
 // sources it is that of the named one.
 func (f configFlag) load(p *program) (*config.Config, error) {
-	cfg, err := f.loadAll(p)
+	cfg, err := f.read(p)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.SourceNames() != nil && f.SourceName == "" {
-		return nil, usageError("the configuration has several sources, and none is named", "add --source-name NAME, one of "+sourceNames(cfg))
-	}
-	return f.choose(cfg)
+	return f.chooseOne(cfg)
 }
 
 // loadAll is load, but without --source-name it returns the configuration of all sources.
 func (f configFlag) loadAll(p *program) (*config.Config, error) {
+	cfg, err := f.read(p)
+	if err != nil {
+		return nil, err
+	}
+	return f.choose(cfg)
+}
+
+// read reads the configuration of all sources.
+func (f configFlag) read(p *program) (*config.Config, error) {
 	path, _, err := f.file(p)
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := config.Load(path, p.environ)
-	if err != nil {
-		return nil, err
+	return config.Load(path, p.environ)
+}
+
+// chooseOne is choose, but of several sources one must be named.
+func (f configFlag) chooseOne(cfg *config.Config) (*config.Config, error) {
+	if cfg.SourceNames() != nil && f.SourceName == "" {
+		return nil, usageError("the configuration has several sources, and none is named", "add --source-name NAME, one of "+sourceNames(cfg))
 	}
 	return f.choose(cfg)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 	"unicode"
 
@@ -40,20 +41,31 @@ type relayFlags struct {
 // dial returns a client of the relay, and the configuration if there is one, because
 // --admin works without. It does not connect. Close the client.
 func (f *relayFlags) dial(p *program) (*admin.Client, *config.Config, error) {
-	return f.dialWith(p, f.load)
+	return f.dialWith(p, f.chooseOne)
 }
 
 // dialProcess is dial, but of several sources none needs to be named. The client is then one of the
 // process.
 func (f *relayFlags) dialProcess(p *program) (*admin.Client, *config.Config, error) {
-	return f.dialWith(p, f.loadAll)
+	return f.dialWith(p, f.choose)
 }
 
-func (f *relayFlags) dialWith(p *program, load func(*program) (*config.Config, error)) (*admin.Client, *config.Config, error) {
+// dialWith is dial with the source that choose returns. With scale, the name of a source is the number of
+// a shard, and all shards have one configuration.
+func (f *relayFlags) dialWith(p *program, choose func(*config.Config) (*config.Config, error)) (*admin.Client, *config.Config, error) {
 	var cfg *config.Config
 	var err error
 	if f.Admin == "" || f.named(p) != "" {
-		if cfg, err = load(p); err != nil {
+		if cfg, err = f.read(p); err != nil {
+			return nil, nil, err
+		}
+		if cfg.Settings.Scale == nil {
+			cfg, err = choose(cfg)
+		} else if n, bad := strconv.Atoi(f.SourceName); f.SourceName != "" && (bad != nil || n < 0 || n >= cfg.Settings.Scale.Partitions) {
+			err = usageError(fmt.Sprintf("--source-name: no shard %q", f.SourceName),
+				fmt.Sprintf("with scale it is the number of a shard, 0 to %d, of the process at admin.listen or --admin", cfg.Settings.Scale.Partitions-1))
+		}
+		if err != nil {
 			return nil, nil, err
 		}
 	} else if cfg, err = config.Load("", p.environ); err != nil {

@@ -237,7 +237,7 @@ func (l sourceList) failure() error {
 	failing, first := 0, ""
 	for i := range l.Sources {
 		if s := &l.Sources[i]; !s.Ready {
-			if failing++; first == "" {
+			if failing++; first == "" && !s.Role {
 				first = s.Name
 			}
 		}
@@ -245,8 +245,11 @@ func (l sourceList) failure() error {
 	if failing == 0 {
 		return nil
 	}
-	return &commandError{code: exitFailed, problem: fmt.Sprintf("%d of %d sources are not ready", failing, len(l.Sources)),
-		remedy: "sluicebox status --source-name " + first + " shows its checks"}
+	err := &commandError{code: exitFailed, problem: fmt.Sprintf("%d of %d sources are not ready", failing, len(l.Sources))}
+	if first != "" { // roles have no checks
+		err.remedy = "sluicebox status --source-name " + first + " shows its checks"
+	}
+	return err
 }
 
 func (c *statusCommand) show(p *program, s shownStatus) error {

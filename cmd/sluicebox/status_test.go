@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -246,6 +247,38 @@ idle    standby    stream  0        -       2.0     fine
 	from.list.Sources = from.list.Sources[:3]
 	if got := try(t, backend{}, nil, "status", serveSources(t, from)); got.code != 0 || got.stderr != "" {
 		t.Errorf("all are ready: exit %d\n%s%s", got.code, got.stdout, got.stderr)
+	}
+}
+
+// With scale, a source is a shard of the process, by its number. The roles have no endpoints.
+func TestStatusOfShards(t *testing.T) {
+	at := serveSources(t, fakeSources{list: admin.SourceList{Process: "relay-0 process 7", Sources: []admin.SourceStatus{
+		{Name: "capture", Role: true, Detail: "the topic does not acknowledge records"}, {Name: "3", Ready: true, Detail: "fine"},
+	}}})
+	path := filepath.Join(t.TempDir(), "scale.yaml")
+	text := `source: {url: "postgres://relay@db/shop"}
+scale: {engine: kafka, brokers: ["kafka:9092"], topic: shop, partitions: 4}
+outboxes: [{table: orders, layout: outbox-messages, sink: hooks}]
+sinks: {hooks: {type: webhook, url: "https://hooks.example/rows"}}
+`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"status"}, 1, "sluicebox: 1 of 2 sources are not ready\n"},
+		{[]string{"status", "--source-name", "2"}, 64, `unknown source "2"; the sources are 3`},
+		{[]string{"lanes", "list"}, 64, "the sources are 3"},
+		{[]string{"lanes", "list", "--source-name", "capture"}, 64, `no shard "capture"`},
+		{[]string{"explain", "17", "--source-name", "4"}, 64, "0 to 3"},
+	} {
+		got := try(t, backend{}, nil, append(c.args, at, "-c", path)...)
+		if got.code != c.code || !strings.Contains(got.stderr, c.want) {
+			t.Errorf("%q: exit %d, want %d and %q\n%s", c.args, got.code, c.code, c.want, got.stderr)
+		}
 	}
 }
 

@@ -20,6 +20,9 @@ type SourceStatus struct {
 	Detail   string         `json:"detail"` // the failed checks, or the role
 	Lag      Lag            `json:"lag"`
 	Captured Rates          `json:"captured_per_second"`
+
+	// Role marks a role of a process with scale, which has no endpoints of its own.
+	Role bool `json:"role,omitempty"`
 }
 
 // SourceList is the response of GET /api/v1/sources.
@@ -92,13 +95,18 @@ func (h *handler) sourceEndpoints(cfg Config, of Sources) http.Handler {
 // unknownSource refuses a request that names no source. The names need the token.
 func (h *handler) unknownSource(w http.ResponseWriter, r *http.Request, problem string, of Sources) {
 	h.api(func(http.ResponseWriter, *http.Request) (any, error) {
-		names := make([]string, 0, maxNamedSources)
+		var names []string
 		list := of.List().Sources
-		for i := range list[:min(len(list), maxNamedSources)] {
-			names = append(names, list[i].Name)
+		for i := range list {
+			if !list[i].Role {
+				names = append(names, list[i].Name)
+			}
 		}
-		text := strings.Join(names, ", ")
-		if more := len(list) - len(names); more > 0 {
+		if len(names) == 0 {
+			return nil, badRequest("%s; it has none at the moment", problem)
+		}
+		text := strings.Join(names[:min(len(names), maxNamedSources)], ", ")
+		if more := len(names) - maxNamedSources; more > 0 {
 			text += fmt.Sprintf(" and %d more", more)
 		}
 		return nil, badRequest("%s; the sources are %s", problem, text)

@@ -36,6 +36,7 @@ type scaled struct {
 	members *shards.Members               // nil without the role
 	shared  *shards.Shared                // nil without the role
 	latest  atomic.Pointer[config.Config] // as last reloaded
+	waits   atomic.Pointer[string]        // why the topic cannot be used yet; nil if it can
 }
 
 // runScaled captures and dispatches, as the roles of the process say, until the context ends.
@@ -112,10 +113,14 @@ func (s *scaled) awaitTopic(ctx context.Context) error {
 	retry := backoff.Doubling{Min: minSourceRestart, Max: maxSourceRestart}
 	for {
 		err := s.capture.CheckTopic(ctx)
+		if err == nil {
+			s.waits.Store(nil)
+		}
 		if err == nil || errors.As(err, new(*store.SetupError)) || ctx.Err() != nil {
 			return err
 		}
-		wait := retry.Next()
+		text, wait := err.Error(), retry.Next()
+		s.waits.Store(&text)
 		s.options.Log.Warn("topic unavailable; retrying", "error", err, "wait", wait)
 		if backoff.Sleep(ctx, wait) != nil {
 			return nil
@@ -189,14 +194,19 @@ func (s *scaled) roleStatus() (list []admin.SourceStatus) {
 		if late := s.capture.Feed(); of.Leads && !late.WaitingSince.IsZero() && time.Since(late.WaitingSince) > maxTopicWait {
 			of.Failed, of.Detail = true, cmp.Or(late.Problem, errors.New("the topic does not acknowledge records")).Error()
 		}
-		list = append(list, admin.SourceStatus{Name: shards.RoleCapture, Ready: !of.Failed, IsLeader: of.Leads, Leader: of.Leader, Mode: sluicebox.ModeStream, Detail: of.Detail})
+		list = append(list, admin.SourceStatus{Name: shards.RoleCapture, Role: true, Ready: !of.Failed, IsLeader: of.Leads, Leader: of.Leader, Mode: sluicebox.ModeStream, Detail: of.Detail})
 	}
 	if s.members != nil {
-		of := admin.SourceStatus{Name: shards.RoleDispatch, Ready: true, Detail: "has " + strconv.Itoa(len(s.all())) + " of " + strconv.Itoa(s.options.Config.Settings.Scale.Partitions) + " shards"}
+		of := admin.SourceStatus{Name: shards.RoleDispatch, Role: true, Ready: true, Detail: "has " + strconv.Itoa(len(s.all())) + " of " + strconv.Itoa(s.options.Config.Settings.Scale.Partitions) + " shards"}
 		if err := s.members.Problem(); err != nil {
 			of.Ready, of.Detail = false, "not in the consumer group: "+err.Error()
 		}
 		list = append(list, of)
+	}
+	if text := s.waits.Load(); text != nil {
+		for i := range list {
+			list[i].Ready, list[i].Detail = false, "topic unavailable: "+*text
+		}
 	}
 	return list
 }

@@ -16,7 +16,7 @@ function head(list) {
 const state = (s) => !s.ready ? badge("bad", "not ready") : s.is_leader ? badge("good", "leader") : badge("warn", "standby");
 
 const row = (s) => el("tr", {},
-  el("td", {}, el("a", { href: `/sources/${encodeURIComponent(s.name)}/` }, s.name)), el("td", {}, state(s)),
+  el("td", {}, s.role ? s.name : el("a", { href: `/sources/${encodeURIComponent(s.name)}/` }, s.name)), el("td", {}, state(s)),
   el("td", {}, s.is_leader ? s.mode : ""), el("td", {}, s.is_leader ? s.lag.rows : ""),
   el("td", {}, s.lag.seconds == null ? "" : `${s.lag.seconds.toFixed(1)} s`), el("td", {}, s.is_leader ? s.captured_per_second["1m"].toFixed(1) : ""),
   el("td", {}, s.ready && s.is_leader ? "" : s.detail));
