@@ -189,7 +189,11 @@ func nextStepsText(command string, source config.URL) string {
   %[1]s quickstart --keep
       keeps the outbox, so that you can look at the table
 
-Your own outbox needs four lines in sluicebox.yaml:
+For a table of your own this prints the configuration, with the reason of each guess:
+
+  %[1]s init --from-table TABLE --source %[2]s://USER@HOST/DATABASE
+
+The tables of FlowCatalyst need four lines in sluicebox.yaml:
 
   source:
     url: %[2]s://relay@db.example/shop
