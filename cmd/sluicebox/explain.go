@@ -40,6 +40,13 @@ func (c *explainCommand) Run(ctx context.Context, p *program) error {
 		return relayFailure(err)
 	}
 
+	if c.SourceName != "" { // the commands need it too
+		for i := range row.Legs {
+			for j := range row.Legs[i].Commands {
+				row.Legs[i].Commands[j] += " --source-name " + c.SourceName
+			}
+		}
+	}
 	if c.JSON {
 		err = p.json(row)
 	} else {
