@@ -60,7 +60,9 @@ func testCommitOrder(t *testing.T, db Database) {
 	r, _ := follow(t, db, store.Checkpoint{})
 	const n, transactions = 8, 25
 	done := make(chan []string, 1)
-	go func() { done <- writers(t, db, n, transactions, none) }()
+	var all sync.WaitGroup
+	t.Cleanup(all.Wait) // a failed test must not end before its writers do
+	all.Go(func() { done <- writers(t, db, n, transactions, none) })
 	r.rows(n * transactions * writerRows)
 	r.expect(<-done)
 }

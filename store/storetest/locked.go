@@ -24,8 +24,8 @@ type Locking interface {
 const (
 	// maxLockWait limits the first call that meets a lock. A server may round its lock
 	// timeout to whole seconds, and may need a second wait to distinguish row locks from
-	// table locks.
-	maxLockWait = 20 * time.Second
+	// table locks. A wait for each locked row would take longer: there are 80, with 1 s each.
+	maxLockWait = 40 * time.Second
 	// maxTableWait limits a later call for a locked table, and maxRowWait one for any
 	// number of locked rows. On an idle machine they take 1 s and 0.1 s.
 	maxTableWait, maxRowWait = 10 * time.Second, 8 * time.Second

@@ -159,7 +159,7 @@ type RowContent struct {
 }
 
 // callTimeout limits every call of the suite, so that a hanging call fails by name.
-const callTimeout = 30 * time.Second
+const callTimeout = time.Minute
 
 // CoreLayouts returns the layouts that cover the differences between servers of one kind.
 // The other layouts of the suite differ only in their statements.

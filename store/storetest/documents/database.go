@@ -21,7 +21,7 @@ import (
 )
 
 // callTimeout limits every call, so that a hanging one fails by name.
-const callTimeout = 30 * time.Second
+const callTimeout = time.Minute
 
 // Database implements the document operations of storetest.Database. Its methods fail the
 // test on an error.
