@@ -12,7 +12,7 @@ import (
 func TestADayOfLog(t *testing.T) {
 	t.Parallel()
 	aScene(t, "", func(s *scene) {
-		rows := many(s.t, 20_000)
+		rows := many(s.t, 12_000)
 		r := s.run()
 		s.number(1, 10, "'group-' || (i % 10)")
 		s.expectNumbered(10)

@@ -22,7 +22,7 @@ func expectNothingSpilled(t *testing.T, r *relay) {
 func TestACatchUpSpillsNothing(t *testing.T) {
 	t.Parallel()
 	aScene(t, "dispatch: {global-buffer-size: 1000}\n", func(s *scene) {
-		rows := many(s.t, 20_000)
+		rows := many(s.t, 5000)
 		r := s.run()
 		s.number(1, 10, "i % 10")
 		s.expectNumbered(10)
