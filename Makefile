@@ -62,7 +62,7 @@ quickstart: build ## build it and show it at work, with nothing to set up
 #
 #	store/storetest/servers/servers.sh exec mysql mariadb -- make race/store/mysql
 #
-# The race detector takes three to five times the processor time, and SQLite, which is Go code
+# The race detector slows a program down some five times, and SQLite, which is Go code
 # here, more. So the suites of databases and the scenarios of blackbox run without it. Of the
 # databases' suites the tests with the most going on at once (raced.Only in TestMain) run again
 # with it, in race/busiest. `make raced` runs everything with it, and belongs to each release.
@@ -92,7 +92,7 @@ race/others:
 # others run the same program. The models search longer. The model of leaders, in fake time, is left
 # out: beside it the detector's own memory fails now and then (StackDepot).
 RACED = $(RARELY) $(GOTEST) -race -timeout 60m
-raced: have-go have-cc ## run every package with the race detector, and of blackbox the busiest scenarios (before a release; about an hour)
+raced: have-go have-cc ## run every package with the race detector, and of blackbox the busiest scenarios (before a release)
 	$(SERVERS) exec -- $(MAKE) --no-print-directory -k raced/packages raced/models raced/blackbox
 
 raced/packages:
