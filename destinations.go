@@ -224,7 +224,8 @@ func (d *Destinations) Stats() map[string]dispatch.DestinationStats {
 	return all
 }
 
-// of returns the destination of a sink, nil if it is not shared.
+// of returns the destination of a sink, nil if it is not shared. The caller makes a dispatcher of it, which
+// is counted from here on: the reload of another relay meanwhile must not take it for one that nobody uses.
 func (d *Destinations) of(name string, s Sink) *dispatch.Destination {
 	if d == nil || s.Inputs == nil {
 		return nil
@@ -236,12 +237,14 @@ func (d *Destinations) of(name string, s Sink) *dispatch.Destination {
 	for _, of := range list {
 		if inputs, ok := s.Inputs.(InPlace); reflect.DeepEqual(of.inputs, s.Inputs) || ok && inputs.ChangesInPlace(of.inputs) {
 			of.inputs = s.Inputs
+			of.Reserve()
 			return of.Destination
 		}
 		other = of.Destination
 	}
 	list = slices.DeleteFunc(list, func(of *destination) bool { return of.Stats().Members == 0 })
 	of := &destination{Destination: dispatch.NewDestination(other), inputs: s.Inputs}
+	of.Reserve()
 	d.named[name] = append(list, of)
 	return of.Destination
 }

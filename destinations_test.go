@@ -4,9 +4,32 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
+
+// A relay that has found its destination and not joined it yet keeps it, although another relay opens one
+// with other inputs meanwhile. Otherwise a third relay would have circuit breakers and slots of its own.
+func TestDestinationIsKeptUntilItIsJoined(t *testing.T) {
+	all := NewDestinations()
+	before, after := Sink{Inputs: "before"}, Sink{Inputs: "after"}
+	first := all.of("hooks", before)
+	all.of("hooks", after)
+	if again := all.of("hooks", before); again != first {
+		t.Error("a relay with the same inputs has another destination")
+	}
+	d := dispatch.New(dispatch.DefaultConfig(), dispatch.Options{Sink: UnmatchedHold.open().Sink, Destination: first})
+	d.Close()
+	if n := first.Stats().Members; n != 1 {
+		t.Errorf("%d members, want the one to come", n)
+	}
+	dispatch.New(dispatch.DefaultConfig(), dispatch.Options{Sink: UnmatchedHold.open().Sink, Destination: first}).Close()
+	all.of("hooks", Sink{Inputs: "third"})
+	if again := all.of("hooks", before); again == first {
+		t.Error("a destination without users is kept")
+	}
+}
 
 // TestUnmatchedAnswers: each row has an answer of its own that says which row it is, and rows that
 // are refused leave the circuit breaker closed, so that they do not wait for each other.

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -24,6 +25,18 @@ func (c *core) takeBackStale(req *request) {
 	c.takeBack(req)
 }
 
+// suspend takes back a request that its sender may not send for now, and the probes that no sender has.
+// Nothing is claimed or sent until Requests.Suspended is reset.
+func (c *core) suspend(req *request) {
+	c.lanes.Requests.Suspended = true
+	c.lanes.Withdraw(req)
+	probes := c.lanes.Requests.TakeUnsent(func(other *request) bool { return other.Probe != breaker.None })
+	for _, req := range append(probes, req) {
+		req.Receiver().Breaker.Withdraw(req.Probe)
+		c.takeBack(req)
+	}
+}
+
 // claimed takes the answers for a request, by position, and the timestamp written by the
 // claim. In each lane the rows before the first one that must wait are sent. Settled rows
 // are dropped.
@@ -43,9 +56,13 @@ func (c *core) claimed(req *request, answers []store.ClaimAnswer, at, now time.T
 	switch {
 	case len(kept) > 0:
 		for _, part := range c.lanes.Endpoints.Split(req) {
-			if c.lanes.Requests.MaySend(part, recv) {
+			switch {
+			case part.Probe != breaker.None && c.lanes.Requests.Suspended:
+				part.Receiver().Breaker.Withdraw(part.Probe)
+				c.takeBack(part)
+			case c.lanes.Requests.MaySend(part, recv):
 				c.lanes.Requests.Push(part)
-			} else {
+			default:
 				c.takeBack(part)
 			}
 		}

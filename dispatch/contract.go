@@ -149,7 +149,8 @@ const (
 // Lease reports whether this relay is still the leader.
 type Lease interface {
 	// Await returns nil while the relay is the leader, and blocks while that is uncertain.
-	// Its error is the context's or wraps store.ErrNotLeader.
+	// Its error is the context's or wraps store.ErrNotLeader. With a context that has ended it returns
+	// at once, nil if the relay certainly leads.
 	Await(ctx context.Context) error
 
 	// Lost is closed when leadership is lost.

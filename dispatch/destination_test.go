@@ -3,6 +3,8 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,6 +38,11 @@ type sharing struct {
 
 // share runs n dispatchers of one destination.
 func share(t *testing.T, n int, cfg Config, test func(*sharing)) {
+	shareLeased(t, n, cfg, nil, test)
+}
+
+// shareLeased is share in which the first dispatcher has a lease, if not nil.
+func shareLeased(t *testing.T, n int, cfg Config, lease Lease, test func(*sharing)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, inFlight := &sharing{to: NewDestination(nil)}, 0
 		for i := range n {
@@ -43,6 +50,9 @@ func share(t *testing.T, n int, cfg Config, test func(*sharing)) {
 			s.backends = append(s.backends, k)
 			opt := k.options(1)
 			opt.Sink, opt.Destination = slowSink{k, &inFlight, &s.most, s.backends[0]}, s.to
+			if i == 0 {
+				opt.Lease = lease
+			}
 			d := New(cfg, opt)
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)
@@ -213,6 +223,82 @@ func TestProbeOfAFailingDatabase(t *testing.T) {
 			t.Errorf("%d of 20 rows are delivered after ten minutes: %+v", c.n, s.to.Stats())
 		}
 	})
+}
+
+// A dispatcher whose claim hangs, because its database does not answer, holds no other back from probing.
+func TestProbeOfAHungClaim(t *testing.T) {
+	cfg := senders(2)
+	cfg.APIBatchSize = 1
+	share(t, 2, cfg, func(s *sharing) {
+		for _, k := range s.backends {
+			k.set(func() { k.answer = always(sink.Unavailable) })
+		}
+		var hung, c counter
+		add(t, s.dispatchers[0], &hung, rowsInOwnGroups(20))
+		s.backends[0].advance(10 * time.Minute)
+		s.backends[0].set(func() { s.backends[0].hangClaims = true })
+		s.backends[0].advance(10 * time.Minute) // it claims the row of a probe
+		add(t, s.dispatchers[1], &c, rowsInOwnGroups(20))
+		s.backends[1].set(func() { s.backends[1].answer = always(sink.Delivered) })
+		s.backends[1].advance(10 * time.Minute)
+		if c.n != 20 {
+			t.Errorf("%d of 20 rows are delivered after ten minutes: %+v", c.n, s.to.Stats())
+		}
+	})
+}
+
+// A dispatcher whose relay may have lost its lock has no slot and no probe of the destination. Once the
+// lock is confirmed, it sends its rows in their order.
+func TestUncertainLeaseHoldsNoSlot(t *testing.T) {
+	for name, down := range map[string]bool{"slots": false, "probe": true} {
+		t.Run(name, func(t *testing.T) {
+			cfg, lease := senders(2), &fakeLease{}
+			cfg.APIBatchSize = 1
+			shareLeased(t, 2, cfg, lease, func(s *sharing) {
+				if down {
+					for _, k := range s.backends {
+						k.set(func() { k.answer = always(sink.Unavailable) })
+					}
+					add(t, s.dispatchers[0], nil, rowsInOwnGroups(8))
+					s.backends[0].advance(10 * time.Minute)
+				}
+				settle := lease.suspend()
+				var waits, c counter
+				add(t, s.dispatchers[0], &waits, slices.Concat(items("a", "a1", "a2", "a3"), items("b", "b1"), items("c", "c1"), items("d", "d1")))
+				s.backends[0].advance(time.Minute)
+				before := s.requests()
+				for _, k := range s.backends {
+					k.set(func() { k.answer = always(sink.Delivered) })
+				}
+				add(t, s.dispatchers[1], &c, rowsInOwnGroups(20))
+				s.backends[1].advance(time.Minute)
+				if c.n != 20 {
+					t.Errorf("%d of 20 rows are delivered while the other dispatcher waits: %+v", c.n, s.to.Stats())
+				}
+				if after := s.requests(); after[0] != before[0] || s.to.Stats().InFlight != 0 {
+					t.Errorf("%d requests without a lease, %d in flight", after[0]-before[0], s.to.Stats().InFlight)
+				}
+				settle()
+				s.backends[0].advance(time.Minute)
+				if waits.n != 6 {
+					t.Errorf("%d of 6 rows are delivered: %+v", waits.n, s.to.Stats())
+				}
+				var of []string
+				s.backends[0].set(func() {
+					for _, ids := range s.backends[0].requests[before[0]:] {
+						for _, id := range ids {
+							if strings.HasPrefix(id, "a") {
+								of = append(of, id)
+							}
+						}
+					}
+				})
+				if got := fmt.Sprint(of); got != "[a1 a2 a3]" {
+					t.Errorf("the rows of a group are sent as %s", got)
+				}
+			})
+		})
+	}
 }
 
 // While a rate limit holds requests back, a dispatcher waits and does not look again and again.

@@ -26,6 +26,7 @@ type fakeBackend struct {
 	latency    time.Duration // per statement
 	answer     func(ids []string) sink.Result
 	hang       bool            // requests end with their context
+	hangClaims bool            // claims do
 	err        error           // returned by statements while it is set
 	lostErr    error           // like err, but the statement was carried out
 	refusedIDs map[string]bool // ids that the table refuses
@@ -109,7 +110,11 @@ func (d *fakeBackend) statement(ctx context.Context, ids []string) error {
 }
 
 func (d *fakeBackend) Claim(ctx context.Context, _ store.Epoch, at time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
-	ids := make([]string, len(rows))
+	ids, hangs := make([]string, len(rows)), false
+	if d.set(func() { hangs = d.hangClaims }); hangs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	for i := range rows {
 		locked := false
 		if d.set(func() { locked = d.lockedTables[rows[i].Outbox] }); locked {

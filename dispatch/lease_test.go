@@ -40,6 +40,11 @@ func (l *fakeLease) Await(ctx context.Context) error {
 	default:
 	}
 	select {
+	case <-sure:
+		return nil
+	default:
+	}
+	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-lost:

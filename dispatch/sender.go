@@ -20,15 +20,17 @@ type sending struct {
 
 // run is one sender.
 func (s *sending) run(ctx context.Context) error {
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case req := <-s.requests:
-			if s.d.opt.Lease != nil {
-				if err := s.d.opt.Lease.Await(ctx); err != nil {
-					return err
-				}
+			if sure, err := s.awaitLease(ctx, ended, req); err != nil {
+				return err
+			} else if !sure {
+				continue
 			}
 			began := time.Now()
 			if req.IsStale(began) {
@@ -42,6 +44,30 @@ func (s *sending) run(ctx context.Context) error {
 			s.answered(req, &res, began)
 		}
 	}
+}
+
+// awaitLease waits until this relay certainly leads, and reports whether the request may be sent then. A
+// request for a shared destination whose sender would have to wait is taken back, so that the others have
+// its slot and may probe. ended is a context that has ended.
+func (s *sending) awaitLease(ctx, ended context.Context, req *request) (sure bool, err error) {
+	lease := s.d.opt.Lease
+	switch {
+	case lease == nil:
+		return true, nil
+	case s.d.member == nil:
+		return true, lease.Await(ctx)
+	case lease.Await(ended) == nil:
+		return true, nil
+	}
+	s.d.change(func(c *core) { c.suspend(req) })
+	if err := lease.Await(ctx); err != nil {
+		return false, err
+	}
+	s.d.change(func(c *core) {
+		c.lanes.Requests.Suspended = false
+		s.dispatch(time.Now())
+	})
+	return false, nil
 }
 
 // answered passes a result to the core.
@@ -126,8 +152,9 @@ type Destination struct {
 	slots    *lanes.Slots
 	breakers breaker.Shared
 
-	mu      sync.Mutex
-	members map[*member]bool
+	mu       sync.Mutex
+	members  map[*member]bool
+	reserved int // dispatchers to come
 }
 
 // NewDestination returns a destination. With other, not nil, the two share their requests and their
@@ -146,7 +173,7 @@ type DestinationStats struct {
 	InFlight, Limit int // requests
 	Waiting         int // dispatchers with a request that waits for others
 	OpenBreakers    int
-	Members         int // dispatchers that share it
+	Members         int // dispatchers that share it, also those to come
 }
 
 // Stats returns the present state.
@@ -155,7 +182,7 @@ func (d *Destination) Stats() (s DestinationStats) {
 	s.OpenBreakers = d.breakers.Open()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s.Members = len(d.members)
+	s.Members = len(d.members) + d.reserved
 	return s
 }
 
@@ -165,12 +192,20 @@ type member struct {
 	changed chan struct{} // signals that a breaker changed, or that a probe or ping ended
 }
 
+// Reserve counts a dispatcher that New will return as one that shares the destination.
+func (d *Destination) Reserve() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reserved++
+}
+
 func (d *Destination) join(cfg Config, mayTake chan<- struct{}) *member {
 	d.slots.Configure(cfg.MaxConcurrentGroups, float64(cfg.RateLimit))
 	m := &member{share: d.slots.Join(func() { notify(mayTake) }), changed: make(chan struct{}, 1)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.members[m] = true
+	d.reserved = max(0, d.reserved-1)
 	return m
 }
 

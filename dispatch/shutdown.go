@@ -26,6 +26,7 @@ func (c *core) end() {
 	c.overtaken.end()
 	c.spill.End()
 	for _, req := range c.lanes.Requests.TakeUnsent(func(*request) bool { return true }) {
+		req.Receiver().Breaker.Withdraw(req.Probe) // others may probe while this one drains
 		c.lanes.Memory.ReleaseLarge(req)
 		for _, r := range req.Runs {
 			c.release(r.Lane)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/backoff"
 )
@@ -64,6 +65,8 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 		rows = append(rows, store.ClaimRow{Ref: rw.Ref, Txn: rw.Txn, RetryCount: rw.RetryCount})
 	}
 	c.rows = rows
+	probes := c.boundProbes(reqs)
+	defer probes.end()
 	at := time.Now().Truncate(time.Microsecond) // the precision of every database
 	answers, err := bisectRefused(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
 		_, err = c.d.retry(ctx, Claim, func() (err error) {
@@ -92,6 +95,7 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 	c.d.mu.Lock()
 
 	now := time.Now()
+	probes.ended = true
 	for _, req := range reqs {
 		req.ResumeProbe()
 		n := req.Size()
@@ -114,6 +118,48 @@ func (c *claimer) pauseProbes(reqs []*request) {
 	for _, req := range reqs {
 		req.PauseProbe()
 	}
+}
+
+// probeClaimTimeout is how long the claim of a probe may hold back the probes of the other dispatchers of
+// the destination. A claim usually takes a millisecond.
+const probeClaimTimeout = 2 * time.Second
+
+// claimedProbes are the probes of a claim that is not answered yet.
+type claimedProbes struct {
+	c     *claimer
+	timer *time.Timer // nil without probes
+	ended bool        // guarded by the lock of the dispatcher
+}
+
+// boundProbes lets the other dispatchers of the destination probe if a claim takes longer than
+// probeClaimTimeout.
+func (c *claimer) boundProbes(reqs []*request) *claimedProbes {
+	p := &claimedProbes{c: c}
+	if c.d.member == nil || !slices.ContainsFunc(reqs, func(req *request) bool { return req.Probe != breaker.None }) {
+		return p
+	}
+	p.timer = time.AfterFunc(probeClaimTimeout, func() {
+		c.d.mu.Lock()
+		defer c.d.mu.Unlock()
+		if p.ended {
+			return
+		}
+		for _, req := range reqs {
+			req.PauseProbe()
+		}
+	})
+	return p
+}
+
+// end ends what boundProbes has begun.
+func (p *claimedProbes) end() {
+	if p.timer == nil {
+		return
+	}
+	p.timer.Stop()
+	p.c.d.mu.Lock()
+	defer p.c.d.mu.Unlock()
+	p.ended = true
 }
 
 // reportAnswers reports the answers of a claim, and the rows that it did not find.

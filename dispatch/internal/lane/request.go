@@ -119,6 +119,10 @@ type Requests struct {
 	// Chains are the chains of live lanes with several rows; nil: rows have none.
 	Chains *chain.Chains[Name]
 
+	// Suspended: nothing is claimed or sent for now, and no request keeps a slot of the destination
+	// from others.
+	Suspended bool
+
 	senders    int // maximum requests being sent
 	claimAhead int // further requests that are claimed
 	share      *Share
@@ -146,8 +150,11 @@ func (f *Requests) Len() int { return f.toClaim.Len() + f.claiming + f.toSend.Le
 
 // Free is how many requests may begin. It exceeds the number of senders, so that a
 // sender that finishes finds its next request already claimed. While others use the slots of the
-// destination, no more than these wait.
+// destination, no more than these wait. While suspended none may begin.
 func (f *Requests) Free() int {
+	if f.Suspended {
+		return 0
+	}
 	free := f.senders + f.claimAhead - f.Len()
 	if f.share.free() == 0 {
 		free = min(free, f.claimAhead-(f.Len()-f.sending))
@@ -267,9 +274,9 @@ func (f *Requests) Next(now time.Time) *Request {
 	return req
 }
 
-// mayTake reports whether a claimed request waits and a sender is free.
+// mayTake reports whether a claimed request waits and may be sent, and a sender is free.
 func (f *Requests) mayTake() bool {
-	return f.toSend.Len() > 0 && f.sending < f.senders
+	return !f.Suspended && f.toSend.Len() > 0 && f.sending < f.senders
 }
 
 // NextSend is when the rate limit allows the next claimed request; false if none waits for it.
