@@ -200,7 +200,7 @@ type database struct {
 // store when done.
 func openDatabase(options func() *Options) (*database, error) {
 	o := options()
-	st, err := o.Database.Store(store.Settings{Name: o.Name, Holder: o.Holder, Outboxes: o.tables(), TakeoverTimeout: o.TakeoverTimeout})
+	st, err := o.Database.Store(store.Settings{Name: o.Name, Holder: o.Holder, Outboxes: o.tables(), TakeoverTimeout: o.TakeoverTimeout, IdleTimeout: o.IdleTimeout})
 	if err != nil {
 		return nil, err
 	}

@@ -63,6 +63,10 @@ type Options struct {
 	// process with less of it becomes the leader if both start together. 0 is none.
 	Patience time.Duration
 
+	// IdleTimeout is how long sessions that have nothing to do stay open; see store.Settings. A reload
+	// does not change it.
+	IdleTimeout time.Duration
+
 	// Destinations, if not nil, are shared with the other relays of the process that have them too.
 	// Sinks of one name are one destination then; see [Destinations].
 	Destinations *Destinations

@@ -179,6 +179,9 @@ type Settings struct {
 	// TakeoverTimeout is how long another program's claim holds a row, by the server's
 	// clock. 0: rows in PROCESSING are claimed at once.
 	TakeoverTimeout time.Duration
+	// IdleTimeout is how long a session of PostgreSQL that has nothing to do stays open, except the one of
+	// the lock and the one that the leader's records need. 0: until the store closes.
+	IdleTimeout time.Duration
 	// Password, if not nil, returns the password of each new connection in place of the URL's.
 	Password Passworder
 }

@@ -90,6 +90,42 @@ WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'`
 	})
 }
 
+// TestIdleTimeout: the sessions that have nothing to do are closed, except the one that the leader's records
+// need, and each call opens its own again.
+func TestIdleTimeout(t *testing.T) {
+	aVersion(t, func(t *testing.T, url string) {
+		servers.Exec(t, url, flowTable)
+		st, err := postgres.New(postgres.Config{URL: url, Name: "rig", Outboxes: []store.Outbox{flowBox}, IdleTimeout: 100 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(st.Close)
+		r := &rig{url: url, conn: servers.Connect(t, url), store: st}
+		r.install(t)
+		r.insert(t, "1")
+		it := spilledRow("1", 1)
+		for range 2 {
+			r.claim(t, row("1"))
+			if _, err := st.Settle(ctx(t), r.epoch, []store.Outcome{outcome("1", store.Pending)}); err != nil {
+				t.Fatal(err)
+			}
+			if err := st.Spill(ctx(t), r.epoch, []store.Item{it}); err != nil {
+				t.Fatal(err)
+			}
+			const open = "SELECT coalesce(string_agg(application_name, ', '), '') FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox rig %'"
+			for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+				left := ask[string](t, r.conn, open)
+				if left == "sluicebox rig control" {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("the sessions are %s after a minute, want that of the records", left)
+				}
+			}
+		}
+	})
+}
+
 // TestCancelledCall: a cancelled call leaves no statement running on the server, and the
 // store keeps working.
 func TestCancelledCall(t *testing.T) {

@@ -70,6 +70,9 @@ func New(cfg Config) (*Store, error) {
 		s.applicationNames = append(s.applicationNames, conn.RuntimeParams["application_name"])
 	}
 
+	for _, sess := range []*session{s.claims, s.outcomes, s.operator, s.spillSession, s.replay, s.tableWaitSession} {
+		sess.CloseIdle(cfg.IdleTimeout)
+	}
 	s.lockSession.check = s.checkDirect
 	views, err := sessionConfig(cfg, "view", viewSettings())
 	if err != nil {

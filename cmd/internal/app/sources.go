@@ -34,6 +34,9 @@ const (
 	maxSourceRestart = time.Minute
 	// maxPatience is long enough that processes which a deployment starts together share the sources.
 	maxPatience = 3 * time.Second
+	// idleTimeout is how long a source without rows keeps the sessions that only rows need. With rows more
+	// often than that a source opens none again and again.
+	idleTimeout = 30 * time.Second
 	// parallelReloads is the number of sources that reload at a time.
 	parallelReloads = 8
 )
@@ -101,7 +104,7 @@ func runSources(ctx context.Context, o Options) error {
 	for _, cfg := range o.Config.Sources() {
 		s := &source{process: p, name: cfg.SourceName(), log: o.Log.With("source", cfg.SourceName()), mended: make(chan struct{}, 1)}
 		s.adapt, s.find = func(of *sluicebox.Options) {
-			of.Patience, of.HandOver = patience(p.name, s.name), p.handOver(s.name)
+			of.Patience, of.HandOver, of.IdleTimeout = patience(p.name, s.name), p.handOver(s.name), idleTimeout
 		}, s.findEntry
 		if err := s.open(cfg); err != nil {
 			return fmt.Errorf("source %s: %w", s.name, err)

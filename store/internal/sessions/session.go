@@ -3,7 +3,10 @@
 // fails on it. A [Lock] is held by a session. A [Lifetime] ends all of them with the store.
 package sessions
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Link is the connection behind a session. Only the call that holds the session uses it.
 type Link interface {
@@ -21,6 +24,11 @@ type Session struct {
 	lifetime *Lifetime
 	link     Link
 	token    chan struct{} // contains a token while the session is free
+
+	// Of CloseIdle. The call that holds the session uses them.
+	idle  time.Duration
+	used  time.Time // when the last call ended
+	timed bool      // closeIdle will be called
 }
 
 // New returns a session that ends with a lifetime. It does not open the link.
@@ -28,6 +36,41 @@ func New(life *Lifetime, link Link) *Session {
 	s := &Session{lifetime: life, link: link, token: make(chan struct{}, 1)}
 	s.token <- struct{}{}
 	return s
+}
+
+// CloseIdle makes the session close its link once it has not been used for that long. The next call opens it
+// again. It is called before the first call; 0 keeps the link open.
+func (s *Session) CloseIdle(after time.Duration) { s.idle = after }
+
+// keepUntilIdle sees to the end of a link that was just used.
+func (s *Session) keepUntilIdle() {
+	if s.idle <= 0 {
+		return
+	}
+	s.used = time.Now()
+	if !s.timed {
+		s.timed = true
+		time.AfterFunc(s.idle, s.closeIdle)
+	}
+}
+
+// closeIdle closes the link if no call has used it for long enough.
+func (s *Session) closeIdle() {
+	if !s.lifetime.Begin() {
+		return // Close closes it
+	}
+	defer s.lifetime.Done()
+	free := s.TryDo(func() {
+		if rest := s.idle - time.Since(s.used); rest > 0 {
+			time.AfterFunc(rest, s.closeIdle)
+			return
+		}
+		s.timed = false
+		s.link.Drop()
+	})
+	if !free {
+		time.AfterFunc(s.idle, s.closeIdle) // a call uses it
+	}
 }
 
 // Do runs a call on the link. It returns ErrClosed after the end of the lifetime;
@@ -54,6 +97,7 @@ func (s *Session) Do(ctx context.Context, call func(context.Context) error) erro
 	}
 
 	err := call(ctx)
+	s.keepUntilIdle()
 	if err != nil && !s.link.Survives(err) {
 		s.link.Drop()
 	}

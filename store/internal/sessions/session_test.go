@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
@@ -57,6 +59,50 @@ func TestSession(t *testing.T) {
 	if err := s.Do(t.Context(), func(context.Context) error { return nil }); !errors.Is(err, sessions.ErrClosed) || l.closed != 2 {
 		t.Errorf("after the end: %v, closed %d times", err, l.closed)
 	}
+}
+
+// TestIdle: a link that no call has used for long enough is closed, and the next call opens it again. A call
+// that lasts longer keeps it.
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		life, l := sessions.NewLifetime(), &link{}
+		s := sessions.New(life, l)
+		s.CloseIdle(30 * time.Second)
+		use := func(lasts time.Duration) {
+			t.Helper()
+			if err := s.Do(t.Context(), func(context.Context) error { time.Sleep(lasts); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		use(0)
+		for range 4 {
+			time.Sleep(20 * time.Second)
+			use(0)
+		}
+		use(2 * time.Minute)
+		time.Sleep(29 * time.Second)
+		synctest.Wait()
+		if l.opened != 1 || l.closed != 0 {
+			t.Errorf("in use it was opened %d times and closed %d times", l.opened, l.closed)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if l.open {
+			t.Error("it is open after a minute without a call")
+		}
+		use(0)
+		if l.opened != 2 || !l.open {
+			t.Errorf("it was opened %d times", l.opened)
+		}
+		life.End()
+		s.Close()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if l.closed != 2 {
+			t.Errorf("it was closed %d times, want 2", l.closed)
+		}
+		life.Wait()
+	})
 }
 
 // TestTurns: a call waits for the running call until its context ends, and the end of the
