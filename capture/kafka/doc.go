@@ -60,7 +60,7 @@
 //
 // Both sides check the topic when they open it, and refuse settings that lose records:
 //
-//   - the number of partitions, which is part of the order,
+//   - the number of partitions, which is part of the order. Partitions that are added to a topic in use stay empty,
 //   - unclean.leader.election.enable must be false,
 //   - min.insync.replicas must be 2 or more if there are several replicas, and at most their number,
 //   - cleanup.policy must not compact,

@@ -307,10 +307,17 @@ func (r *rig) testResized(t *testing.T, at capture.OpenResult) {
 			t.Errorf("Open with another number of partitions returned %v", err)
 		}
 	}
-	f, err := feed.New(feed.Config{Client: r.client(), Topic: r.name, Partitions: 2, Outboxes: outboxes()})
-	if err != nil {
-		t.Fatal(err)
+	feeder := func(partitions int) *feed.Feeder {
+		f, err := feed.New(feed.Config{Client: r.client(), Topic: r.name, Partitions: partitions, Outboxes: outboxes()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
 	}
+	if found, err := feeder(2).Diagnose(t.Context()); err != nil || store.CountFaults(found) != 0 || !slices.ContainsFunc(found, func(f store.Finding) bool { return strings.Contains(f.Text, "uses the first 2") }) {
+		t.Errorf("a partition was added, and the findings are %+v, %v; want advice about it", found, err)
+	}
+	f := feeder(4)
 	if err := f.Run(t.Context(), r.tables, r.marker); !errors.As(err, &setup) {
 		t.Errorf("a feeder of another number of partitions ended with %v", err)
 	}

@@ -41,6 +41,7 @@ type Ledger struct {
 	actions
 	attempts
 	handOvers
+	shardRecords
 	outboxes               *outboxes.Set
 	records, spill, replay Backend
 	areFailed              AreFailed
@@ -72,7 +73,7 @@ var (
 func New(cfg Config) *Ledger {
 	boxes := store.WithLegs(cfg.Outboxes)
 	l := &Ledger{
-		actions: actions{cfg.Records}, attempts: attempts{cfg.Records}, handOvers: handOvers{cfg.Records}, outboxes: outboxes.New(boxes), legs: legsOf(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
+		actions: actions{cfg.Records}, attempts: attempts{cfg.Records}, handOvers: handOvers{cfg.Records}, shardRecords: shardRecords{cfg.Records}, outboxes: outboxes.New(boxes), legs: legsOf(cfg.Outboxes), records: cfg.Records, spill: cfg.Spill, replay: cfg.Replay,
 		batchRows: cfg.BatchRows, batchBytes: cfg.BatchBytes, failed: newFailedRows(boxes), jobs: map[string]chan struct{}{},
 	}
 	l.areFailed = l.orRecorded(recordsOf(l.records), cfg.AreFailed)

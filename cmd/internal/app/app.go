@@ -19,6 +19,7 @@ import (
 	"github.com/sluicebox/sluicebox/cmd/internal/config"
 	"github.com/sluicebox/sluicebox/cmd/internal/notices"
 	"github.com/sluicebox/sluicebox/cmd/internal/notify"
+	"github.com/sluicebox/sluicebox/cmd/internal/shards"
 	"github.com/sluicebox/sluicebox/cmd/internal/tracing"
 )
 
@@ -159,6 +160,9 @@ func newProgram(o Options, reg *prometheus.Registry, holder string, adapt func(*
 // relayOptions returns the options of the relay for a configuration.
 func (p *program) relayOptions(cfg *config.Config) (sluicebox.Options, error) {
 	options, err := cfg.Relay(userAgent(p.version))
+	if err == nil && cfg.Settings.Source.URL.Postgres() { // only there may shards of the name be
+		options.Database = shards.Alone(options.Database)
+	}
 	if err == nil && p.adapt != nil {
 		p.adapt(&options)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -198,6 +199,9 @@ func (s *scaled) roleStatus() (list []admin.SourceStatus) {
 	}
 	if s.members != nil {
 		of := admin.SourceStatus{Name: shards.RoleDispatch, Role: true, Ready: true, Detail: "has " + strconv.Itoa(len(s.all())) + " of " + strconv.Itoa(s.options.Config.Settings.Scale.Partitions) + " shards"}
+		if n := s.members.Unused(); n > 0 {
+			of.Detail += fmt.Sprintf(", and %d partitions of the topic that scale.partitions does not use", n)
+		}
 		if err := s.members.Problem(); err != nil {
 			of.Ready, of.Detail = false, "not in the consumer group: "+err.Error()
 		}

@@ -29,12 +29,15 @@ type scaleFleet struct {
 	conn   *conn
 	config string
 	relays [2]*relay
+	pause  time.Duration // between transactions
 
 	mu      sync.Mutex
 	last    map[int]int // by group, of the first arrivals
 	seen    map[[2]int]bool
 	repeats int
 	wrong   []string
+	from    map[string]int // arrivals by the path of the URL
+	no      string         // a path from which nothing may arrive
 }
 
 var scaleRow = regexp.MustCompile(`"g":(\d+),"n":(\d+)`)
@@ -46,13 +49,13 @@ func newScaleFleet(t *testing.T) *scaleFleet {
 		t.Skip("scale needs PostgreSQL")
 	}
 	cluster := servers.Kafka(t, 1, map[string]string{"group.min.session.timeout.ms": "1000", "group.initial.rebalance.delay.ms": "0"})
-	s := &scaleFleet{t: t, last: map[int]int{}, seen: map[[2]int]bool{}}
+	s := &scaleFleet{t: t, pause: 20 * time.Millisecond, last: map[int]int{}, seen: map[[2]int]bool{}, from: map[string]int{}}
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		for _, found := range scaleRow.FindAllStringSubmatch(string(body), -1) {
 			group, _ := strconv.Atoi(found[1])
 			n, _ := strconv.Atoi(found[2])
-			s.arrived(group, n)
+			s.arrived(r.URL.Path, group, n)
 		}
 	}))
 	t.Cleanup(receiver.Close)
@@ -81,9 +84,13 @@ sinks: {all: {type: webhook, url: %q}}
 }
 
 // arrived records an arrival. The first arrivals of a group must be in the order of its commits.
-func (s *scaleFleet) arrived(group, n int) {
+func (s *scaleFleet) arrived(path string, group, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.from[path]++
+	if path == s.no {
+		s.wrong = append(s.wrong, fmt.Sprintf("group %d: row %d arrives from %s, which must not send yet", group, n, path))
+	}
 	switch {
 	case s.seen[[2]int{group, n}]:
 		s.repeats++
@@ -115,7 +122,7 @@ func (s *scaleFleet) write() (stop func() int) {
 			select {
 			case <-end:
 				return
-			case <-time.After(20 * time.Millisecond):
+			case <-time.After(s.pause):
 			}
 		}
 	}()

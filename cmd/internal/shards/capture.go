@@ -29,6 +29,7 @@ const (
 // Capture is the role of a process that reads the database's log: it competes for the lock of the relay's
 // name and feeds the topic while it holds it.
 type Capture struct {
+	cfg     *Config
 	options *sluicebox.Options
 	log     *slog.Logger
 	feeder  *feed.Feeder
@@ -48,7 +49,7 @@ type CaptureState struct {
 
 // NewCapture returns the role. options are those of a relay without shards. It opens no connection.
 func NewCapture(cfg *Config, options *sluicebox.Options, client string, log *slog.Logger) (*Capture, error) {
-	c := &Capture{options: options, log: log, state: CaptureState{Detail: "starting", Failed: true}}
+	c := &Capture{cfg: cfg, options: options, log: log, state: CaptureState{Detail: "starting", Failed: true}}
 	kafkaOptions, err := cfg.options(client)
 	if err != nil {
 		return nil, err
@@ -113,7 +114,7 @@ func (c *Capture) Run(ctx context.Context) {
 
 // compete opens the database, waits for the lock and feeds the topic while it holds it.
 func (c *Capture) compete(ctx context.Context) error {
-	st, err := c.options.Database.Store(store.Settings{Name: c.options.Name, Holder: c.options.Holder, Outboxes: outboxesOf(c.options)})
+	st, err := openFenced(c.options.Database, store.Settings{Name: c.options.Name, Holder: c.options.Holder, Outboxes: outboxesOf(c.options)}, shardsOf(c.cfg))
 	if err != nil {
 		return err
 	}

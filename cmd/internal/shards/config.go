@@ -32,7 +32,7 @@ type Config struct {
 	Engine     string   `yaml:"engine" doc:"Required. What stands between capture and dispatch." enum:"kafka"`
 	Brokers    []string `yaml:"brokers" single:"true" doc:"Required. Addresses of the cluster, host:port. The relay learns the other brokers from these."`
 	Topic      string   `yaml:"topic" doc:"Required. The topic between capture and dispatch. Only this relay may write it. Its name is also that of the consumer group. sluicebox init creates it."`
-	Partitions int      `yaml:"partitions" doc:"Required. The partitions of the topic, which is the number of shards, 1 to 1000. It cannot change later: rows of a message group would change their partition."`
+	Partitions int      `yaml:"partitions" doc:"Required. The partitions of the topic, which is the number of shards, 1 to 1000. The topic may have more. For another number see scale.md."`
 	Roles      []string `yaml:"roles" single:"true" doc:"What this process does. capture: one of the processes with this role reads the database's log and writes the topic, and the others stand by. dispatch: it sends the rows of its share of the partitions. Empty: both."`
 
 	SessionTimeout time.Duration `yaml:"session-timeout" doc:"How long a process may be silent before the others take over its partitions. The brokers limit it: group.min.session.timeout.ms is 6s by default."`

@@ -76,7 +76,7 @@ type shardDatabase struct {
 func (d *shardDatabase) Store(of store.Settings) (ledger.Store, error) {
 	st, err := d.Database.Store(of)
 	if err == nil {
-		st.Tables = shardTables{st.Tables, d.partition, d.of.cfg.Partitions}
+		st.Tables = shardTables{st.Tables, d.of, d.partition, d.of.cfg.Partitions}
 	}
 	return st, err
 }
@@ -99,6 +99,7 @@ func (d *shardDatabase) MaxSilence() time.Duration { return maxSilence }
 // shardTables are the tables as the relay of one partition sees them.
 type shardTables struct {
 	store.Tables
+	of                    *Shared
 	partition, partitions int
 }
 

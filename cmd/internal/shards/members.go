@@ -28,6 +28,7 @@ type Members struct {
 	running map[int]*shardRun
 	problem error
 	logged  time.Time // when the problem was logged last
+	unused  int       // partitions that this process got and that are none of the configuration
 }
 
 // shardRun is one run of a shard.
@@ -112,6 +113,25 @@ func (m *Members) Problem() error {
 	return m.problem
 }
 
+// Unused returns how many partitions this process has that were added to the topic, and that nobody writes.
+func (m *Members) Unused() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.unused
+}
+
+// ignore counts the partitions that are none of the configuration, and returns the others.
+func (m *Members) ignore(partitions []int32, count int) []int32 {
+	used := slices.DeleteFunc(slices.Clone(partitions), func(p int32) bool { return int(p) >= m.Config.Partitions })
+	more := len(partitions) - len(used)
+	if more > 0 && count > 0 && m.unused == 0 {
+		m.Log.Error("topic has partitions that stay unused", "topic", m.Config.Topic, "used", m.Config.Partitions,
+			"remedy", "none is lost; to use them, set scale.partitions to the number of the topic and restart the processes")
+	}
+	m.unused = max(0, m.unused+count*more)
+	return used
+}
+
 // runs returns all runs.
 func (m *Members) runs() (all []*shardRun) {
 	m.mu.Lock()
@@ -127,6 +147,7 @@ func (m *Members) assigned(base context.Context, partitions []int32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.problem = nil
+	partitions = m.ignore(partitions, 1)
 	if len(partitions) > 0 {
 		m.Log.Info("shards assigned", "shards", partitions)
 	}
@@ -161,6 +182,7 @@ func (m *Members) lost(_ context.Context, partitions []int32) { m.end("shards lo
 func (m *Members) end(event string, partitions []int32) (ended []*shardRun) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	partitions = m.ignore(partitions, -1)
 	if len(partitions) > 0 {
 		m.Log.Info(event, "shards", partitions)
 	}

@@ -35,8 +35,8 @@ type Description struct {
 	Findings []store.Finding
 }
 
-// Describe reads a topic and its settings. The error is a *store.SetupError if the topic has another
-// number of partitions. A client without the right to read the settings gets advice in their place.
+// Describe reads a topic and its settings. The error is a *store.SetupError if the topic has too few
+// partitions. Partitions that were added later stay empty, because a feeder appends to the first ones only. A client without the right to read the settings gets advice in their place.
 func Describe(ctx context.Context, admin *kadm.Client, spec Spec) (d Description, err error) {
 	topics, err := admin.ListTopics(ctx, spec.Name)
 	if err != nil {
@@ -49,10 +49,14 @@ func Describe(ctx context.Context, admin *kadm.Client, spec Spec) (d Description
 	if topic.Err != nil {
 		return d, fmt.Errorf("describe topic %s: %w", spec.Name, topic.Err)
 	}
-	if n := len(topic.Partitions); n != spec.Partitions {
+	n := len(topic.Partitions)
+	if n < spec.Partitions {
 		return d, Resized(spec.Name, n, spec.Partitions)
 	}
 	d.ID = topic.ID
+	if n > spec.Partitions {
+		defer func() { d.Findings = append(d.Findings, unused(spec, n)) }()
+	}
 	settings, err := readSettings(ctx, admin, spec.Name)
 	switch {
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed):
@@ -144,7 +148,15 @@ func readSettings(ctx context.Context, admin *kadm.Client, name string) (map[str
 func Resized(name string, has, configured int) *store.SetupError {
 	return &store.SetupError{
 		Problem: fmt.Sprintf("topic %s has %d partitions, and %d are configured", name, has, configured),
-		Remedy:  "rows of a group would change their partition: configure the number that the topic has, or move to a new topic",
+		Remedy:  fmt.Sprintf("set scale.partitions to %d, or add partitions: kafka-topics.sh --bootstrap-server … --alter --topic %s --partitions %d", has, name, configured),
+	}
+}
+
+// unused is the advice about a topic with more partitions than are used.
+func unused(spec Spec, has int) store.Finding {
+	return store.Finding{
+		Grade: store.GradeAdvice, Subject: "topic " + spec.Name, Text: fmt.Sprintf("has %d partitions, and the relay uses the first %d", has, spec.Partitions),
+		Remedy: fmt.Sprintf("to use all of them, set scale.partitions to %d and restart the processes; otherwise nothing", has),
 	}
 }
 
