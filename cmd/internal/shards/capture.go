@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,18 @@ const (
 	minRestart = 100 * time.Millisecond
 	maxRestart = 10 * time.Second
 )
+
+const (
+	// cutOffFactor is how many session timeouts a leader may go without an answer of Kafka, for example
+	// because only its way to the brokers is cut. The election of a partition's leader takes less.
+	cutOffFactor = 5
+	// cutOffPause leaves the lock to the processes that stand by, which try it every 250 ms.
+	cutOffPause   = 3 * time.Second
+	cutOffPerWait = 20 // checks within the time that a leader may go without an answer
+)
+
+// errCutOff ends the leadership of a process that does not reach Kafka.
+var errCutOff = errors.New("kafka does not answer this process; the lock is free for another")
 
 // Capture is the role of a process that reads the database's log: it competes for the lock of the relay's
 // name and feeds the topic while it holds it.
@@ -106,7 +119,11 @@ func (c *Capture) Run(ctx context.Context) {
 		if time.Since(began) > maxRestart {
 			restart.Reset()
 		}
-		if backoff.Sleep(ctx, restart.Next()) != nil {
+		pause := restart.Next()
+		if errors.Is(err, errCutOff) {
+			pause = cutOffPause
+		}
+		if backoff.Sleep(ctx, pause) != nil {
 			return
 		}
 	}
@@ -150,6 +167,15 @@ func (c *Capture) lead(ctx context.Context, st ledger.Store, tenure *leader.Tenu
 		end()
 		<-watched
 	}()
+	checked := make(chan struct{})
+	go func() {
+		defer close(checked)
+		c.watchKafka(leads, depose)
+	}()
+	defer func() {
+		depose(nil)
+		<-checked
+	}()
 	c.set(CaptureState{Detail: "lock acquired; starting", Failed: true})
 	restart := backoff.Doubling{Min: minRestart, Max: maxRestart}
 	for {
@@ -171,6 +197,29 @@ func (c *Capture) lead(ctx context.Context, st ledger.Store, tenure *leader.Tenu
 		}
 	}
 }
+
+// watchKafka ends the leadership once Kafka has not answered for too long. An answer is an acknowledged
+// record. An idle feeder writes one each second.
+func (c *Capture) watchKafka(ctx context.Context, depose func(error)) {
+	limit := cutOffFactor * c.cfg.SessionTimeout
+	last := time.Now()
+	for backoff.Sleep(ctx, limit/cutOffPerWait) == nil {
+		now := c.Feed()
+		switch {
+		case now.Epoch != 0 && now.WaitingSince.IsZero():
+			last = time.Now()
+		case now.Epoch != 0 && now.WaitingSince.After(last):
+			last = now.WaitingSince
+		}
+		if time.Since(last) > limit {
+			depose(fmt.Errorf("%w: no answer for %s: %w", errCutOff, limit, cmp.Or(now.Problem, errNoRecord)))
+			return
+		}
+	}
+}
+
+// errNoRecord is the problem of a feeder that knows of no other.
+var errNoRecord = errors.New("no record was acknowledged")
 
 // feed is one session of the feeder.
 func (c *Capture) feed(ctx context.Context, st ledger.Store) error {
