@@ -200,8 +200,14 @@ type threeRoutes struct {
 }
 
 func runThreeRoutes(t *testing.T, buffer int, test func(r *threeRoutes)) {
+	t.Helper()
+	runRoutes(t, buffer, []Route{{Name: "bus", Sink: "b"}, {Name: "hooks", Sink: "h"}, {Name: "mail", Sink: "m"}}, test)
+}
+
+func runRoutes(t *testing.T, buffer int, routes []Route, test func(r *threeRoutes)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		opt := Options{Outboxes: []Outbox{{Outbox: store.Outbox{Name: "orders"}, Routes: []Route{{Name: "bus", Sink: "b"}, {Name: "hooks", Sink: "h"}, {Name: "mail", Sink: "m"}}}}}
+		opt := Options{Outboxes: []Outbox{{Outbox: store.Outbox{Name: "orders"}, Routes: routes}}}
 		r := &threeRoutes{sinks: map[string]*fakeBackend{}, in: make(chan capture.Batch)}
 		freed, lanes := make(chan struct{}, 1), map[string]*dispatch.Dispatcher{}
 		var parts []func(context.Context) error
@@ -303,6 +309,41 @@ func TestRouteThatBecomesSlowDelaysNoOther(t *testing.T) {
 		got := r.drain(2000)
 		if got["bus"] != "2000 false" || took > 5*time.Minute {
 			t.Errorf("the fast route got its rows after %s; rows sent, any spilled: %v", took, got)
+		}
+	})
+}
+
+// A route that gets few of the rows does not wait for one that was slow from the start.
+func TestSlowRouteDelaysNoneWithFewRows(t *testing.T) {
+	few := route.Rule{Kind: []string{"paid"}}
+	runRoutes(t, 400, []Route{{Name: "bus", Sink: "b", When: few}, {Name: "hooks", Sink: "h", When: few}, {Name: "mail", Sink: "m"}}, func(r *threeRoutes) {
+		began, took := time.Now(), time.Duration(0)
+		for name, k := range r.sinks {
+			latency, rows := 10*time.Millisecond, 0
+			if name == "orders/mail" {
+				latency = 1500 * time.Millisecond
+			}
+			k.set(func() {
+				k.answer = func(ids []string) sink.Result {
+					k.set(func() {
+						if rows++; rows == 400 && name == "orders/bus" {
+							took = time.Since(began)
+						}
+					})
+					return after(latency)(ids)
+				}
+			})
+		}
+		for i := range 8000 {
+			items := rowsOf("orders", fmt.Sprint("g", i%7), fmt.Sprint(i))
+			if i%20 == 0 {
+				items[0].Kind = "paid"
+			}
+			r.in <- capture.Batch{Position: store.Position(fmt.Sprintf("%06d", i+1)), Items: items}
+		}
+		advance(2 * time.Hour)
+		if took == 0 || took > 5*time.Minute {
+			t.Errorf("the route with few rows got them after %s", took)
 		}
 	})
 }

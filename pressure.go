@@ -109,10 +109,11 @@ func (f *intake) comparePaces(now time.Time) {
 // room does not matter: rows that stand still, of a paused group, may fill the rest.
 //
 // While the relay catches up, routes of one outbox wait for each other as long as they are about as
-// fast, because to spill rows slows all of them down. Which of them waits for rows is chance then.
+// fast, because to spill rows slows all of them down. Which of them waits for rows is chance then. Routes
+// that get few of the rows show no pace: they do not wait for one that hardly drains, and never did better.
 func (f *intake) starves(t *bufferState) bool {
 	return slices.ContainsFunc(f.buffers, func(other *bufferState) bool {
-		behind := t.crawled >= crawlsAfter || 2*t.lately < other.lately
+		behind := t.crawled >= crawlsAfter || 2*t.lately < other.lately || t.hardly >= crawlsAfter && 2*other.came < t.came
 		return other.roomy && (behind || f.statuses == nil || !f.fan.together(t.Dispatcher, other.Dispatcher))
 	})
 }
@@ -125,11 +126,13 @@ type bufferState struct {
 	full     bool
 	roomy    bool      // it has room, which counts
 	slow     bool      // it will stay full for long
-	crawled  int       // intervals in turn in which it hardly drained
+	hardly   int       // intervals in turn in which it hardly drained
+	crawled  int       // those in which it did four times as much before
 	best     int64     // rows done per interval, when it drained best lately
 	since    time.Time // start of the current measurement; zero while there is room
 	doneRows int64     // rows done at that time
 
+	came                 int64 // rows from the source
 	done, before, lately int64 // rows done, until the current interval of all buffers, and in the one before
 }
 
@@ -147,10 +150,10 @@ const crawlsAfter = 8
 func (t *bufferState) measure(now time.Time) (room int) {
 	level := t.BufferLevel()
 	room, done := level.Room, level.Done
-	t.rows, t.full, t.done = level.Size, room <= 0, done
+	t.rows, t.full, t.done, t.came = level.Size, room <= 0, done, level.Came
 	switch {
 	case room > t.rows/4:
-		t.since, t.slow, t.crawled = time.Time{}, false, 0
+		t.since, t.slow, t.hardly, t.crawled = time.Time{}, false, 0, 0
 	case !t.full:
 	case level.BreakersOpen:
 		t.slow, t.crawled = true, crawlsAfter
@@ -169,7 +172,10 @@ func (t *bufferState) compare(done int64, took time.Duration) {
 	pace := int64(float64(done) * slowBufferAfter.Seconds() / took.Seconds())
 	t.best = max(pace, t.best-t.best/8)
 	t.slow = done < int64(t.rows/4)
-	if t.crawled++; 16*done >= int64(t.rows) || 4*pace >= t.best {
+	if t.hardly++; 16*done >= int64(t.rows) {
+		t.hardly = 0
+	}
+	if t.crawled++; t.hardly == 0 || 4*pace >= t.best {
 		t.crawled = 0
 	}
 }

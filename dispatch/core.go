@@ -44,6 +44,7 @@ type core struct {
 
 	lastSeq   store.Seq            // of the rows that were appended
 	doneRows  int64                // total of finished rows
+	cameRows  int64                // rows that came from the source
 	delivered map[string]time.Time // when a receiver last accepted a row, by outbox
 }
 
@@ -94,6 +95,7 @@ func (c *core) append(items []store.Item, t Ticket) { c.appendFresh(items, t, ti
 // sent before they are claimed. Each row is allocated separately, so that a row that waits for
 // long does not retain its whole batch.
 func (c *core) appendFresh(items []store.Item, t Ticket, until time.Time) {
+	c.cameRows += int64(len(items))
 	for i := range items {
 		c.lastSeq = max(c.lastSeq, items[i].Seq)
 		name := c.lanes.NameOf(&items[i])

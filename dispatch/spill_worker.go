@@ -51,6 +51,7 @@ type BufferLevel struct {
 	Size int   // in rows
 	Room int   // rows that fit in; negative above the size
 	Done int64 // rows finished since New
+	Came int64 // rows that came from the source since New
 
 	// BreakersOpen: every endpoint of the sink has an open circuit breaker.
 	BreakersOpen bool
@@ -62,7 +63,7 @@ func (d *Dispatcher) BufferLevel() BufferLevel {
 	defer d.mu.Unlock()
 	breakersOpen := !slices.ContainsFunc(d.core.lanes.Endpoints.All(), func(r *receiver) bool { return !r.Breaker.Open() })
 	return BufferLevel{
-		Size: d.cfg.BufferRows, Room: d.cfg.BufferRows - d.core.bufferedRows(), Done: d.core.doneRows, BreakersOpen: breakersOpen,
+		Size: d.cfg.BufferRows, Room: d.cfg.BufferRows - d.core.bufferedRows(), Done: d.core.doneRows, Came: d.core.cameRows, BreakersOpen: breakersOpen,
 	}
 }
 
