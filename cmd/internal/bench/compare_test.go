@@ -75,15 +75,15 @@ func TestRelayOfFileSendsItsRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Load(file, environ)
-	if err == nil || !strings.Contains(err.Error(), "chain") { // several rows share the headers of a request
+	if _, err = config.Load(file, environ); err == nil || !strings.Contains(err.Error(), "chain") { // several rows share the headers of a request
 		t.Fatalf("json-array with a chain: got %v, want an error about it", err)
 	}
 	f.settings.Sinks["shop"] = config.Sink{Type: config.SinkWebhook}
 	if file, environ, err = b.writeRelayConfig(p, "127.0.0.1:1", &receiver{url: "http://127.0.0.1:2"}); err != nil {
 		t.Fatal(err)
 	}
-	if c, err = config.Load(file, environ); err != nil {
+	c, err := config.Load(file, environ)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if s := c.Settings.Sinks[receiverSink]; s.Type != config.SinkWebhook || !s.Chain || string(s.Webhook.URL) != "http://127.0.0.1:2/hook" {
