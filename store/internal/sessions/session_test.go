@@ -74,6 +74,17 @@ func TestIdle(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		look := func(is func(*link) bool, wrong string) {
+			t.Helper()
+			synctest.Wait()
+			if free := s.TryDo(func() {
+				if !is(l) {
+					t.Errorf("%s: opened %d times, closed %d times", wrong, l.opened, l.closed)
+				}
+			}); !free {
+				t.Error("a call uses it")
+			}
+		}
 		use(0)
 		for range 4 {
 			time.Sleep(20 * time.Second)
@@ -81,26 +92,15 @@ func TestIdle(t *testing.T) {
 		}
 		use(2 * time.Minute)
 		time.Sleep(29 * time.Second)
-		synctest.Wait()
-		if l.opened != 1 || l.closed != 0 {
-			t.Errorf("in use it was opened %d times and closed %d times", l.opened, l.closed)
-		}
+		look(func(l *link) bool { return l.opened == 1 && l.closed == 0 }, "it was closed while calls used it")
 		time.Sleep(time.Minute)
-		synctest.Wait()
-		if l.open {
-			t.Error("it is open after a minute without a call")
-		}
+		look(func(l *link) bool { return !l.open }, "it is open after a minute without a call")
 		use(0)
-		if l.opened != 2 || !l.open {
-			t.Errorf("it was opened %d times", l.opened)
-		}
+		look(func(l *link) bool { return l.opened == 2 && l.open }, "the next call did not open it again")
 		life.End()
 		s.Close()
 		time.Sleep(time.Minute)
-		synctest.Wait()
-		if l.closed != 2 {
-			t.Errorf("it was closed %d times, want 2", l.closed)
-		}
+		look(func(l *link) bool { return l.closed == 2 }, "it was not closed once at the end")
 		life.Wait()
 	})
 }
