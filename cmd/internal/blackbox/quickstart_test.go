@@ -225,11 +225,17 @@ func killed(t *testing.T, source string) (q *trial, file string) {
 	t.Helper()
 	q = try(t, source, "--keep", "--for", "10m", "--fail-rate", "0.9", "--groups", "20", "--rate", "3000")
 	q.waitFor(" committed ")
-	q.kill()
 	files, err := filepath.Glob(filepath.Join(q.tmp, "*", "sluicebox.yaml"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("configurations %v, %v, want one", files, err)
 	}
+	within(t, testTimeout, func() string { // the first line may say that all of one row is delivered
+		if open := len(rest(t, source, files[0])); open < 100 {
+			return fmt.Sprintf("%d rows are open, want 100", open)
+		}
+		return ""
+	})
+	q.kill()
 	awaitSessionsEnd(t, source, files[0])
 	return q, files[0]
 }
