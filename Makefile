@@ -15,6 +15,10 @@ SUITES   = \
 	plain/store/mongo \
 	plain/store/mysql \
 	plain/capture/mongo \
+	plain/dispatch/sink/kafka \
+	plain/dispatch/sink/rabbitmq \
+	plain/dispatch/sink/nats \
+	plain/dispatch/sink/flowcatalyst \
 	race/busiest \
 	plain/store/sqlite \
 	plain/capture/sqlite \
@@ -63,7 +67,7 @@ quickstart: build ## build it and show it at work, with nothing to set up
 #	store/storetest/servers/servers.sh exec mysql mariadb -- make race/store/mysql
 #
 # The race detector slows a program down some five times, and SQLite, which is Go code
-# here, more. So the suites of databases and the scenarios of blackbox run without it. Of the
+# here, more. So the suites of databases and brokers and the scenarios of blackbox run without it. Of the
 # databases' suites the tests with the most going on at once (raced.Only in TestMain) run again
 # with it, in race/busiest. `make raced` runs everything with it, and belongs to each release.
 #
