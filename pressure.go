@@ -127,7 +127,7 @@ type bufferState struct {
 	roomy    bool      // it has room, which counts
 	slow     bool      // it will stay full for long
 	hardly   int       // intervals in turn in which it hardly drained
-	crawled  int       // those in which it did four times as much before
+	crawled  int       // intervals in turn in which it hardly drained, and drained four times as fast before
 	best     int64     // rows done per interval, when it drained best lately
 	since    time.Time // start of the current measurement; zero while there is room
 	doneRows int64     // rows done at that time

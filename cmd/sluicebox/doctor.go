@@ -381,7 +381,7 @@ func wrap(text string, width int, prefix string) []string {
 
 // jsonFinding is a finding for programs. Statements are the statements in Remedy.
 type jsonFinding struct {
-	Source      string          `json:"source,omitempty"` // "" for what the sources of a process share
+	Source      string          `json:"source,omitempty"` // "" if the sources of a process share the part
 	Part        string          `json:"part"`
 	Grade       string          `json:"grade"` // ok, advice or fault
 	Subject     string          `json:"subject"`

@@ -34,8 +34,8 @@ const (
 
 // Finding is the result of one check.
 type Finding struct {
-	// Source is the name of the source, "" for what the sources of a process share, and for a
-	// configuration with one.
+	// Source is the name of the source. It is "" if the sources of a process share the checked part,
+	// or if there is one source.
 	Source string
 	// Part is one of the parts above.
 	Part string

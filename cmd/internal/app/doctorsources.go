@@ -18,8 +18,8 @@ import (
 // a server that does not answer takes doctorTimeout.
 const parallelDiagnoses = 16
 
-// checkSources checks what the sources of a process share, once, and the database of each source. The
-// findings of a source have its name, and are in the order of the configuration.
+// checkSources checks sinks and addresses once, because the sources of a process share them, and the
+// database of each source. The findings of a source have its name, and are in the order of the configuration.
 func (d *doctor) checkSources(ctx context.Context) {
 	all := d.cfg.Sources()
 	d.cfg = withAllOutboxes(all)
@@ -47,8 +47,8 @@ func (d *doctor) checkSources(ctx context.Context) {
 	d.findings = append(d.findings, slices.Concat(found...)...)
 }
 
-// withAllOutboxes returns the configuration of the first source with the outboxes of all: what the sources
-// share. Only the configurations of the sources have the defaults of outboxes.
+// withAllOutboxes returns the configuration of the first source with the outboxes of all sources, for the
+// checks of shared parts. Only the configurations of the sources have the defaults of outboxes.
 func withAllOutboxes(all []*config.Config) *config.Config {
 	union := *all[0]
 	union.Settings.Outboxes = slices.Clone(union.Settings.Outboxes)

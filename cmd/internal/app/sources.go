@@ -117,8 +117,8 @@ func runSources(ctx context.Context, o Options) error {
 	})
 }
 
-// serve serves the endpoints of the process while run runs, and tells the service manager about it. bytes
-// are those that the relays may buffer at first.
+// serve serves the endpoints of the process while run runs, and tells the service manager about it. The
+// relays may buffer bytes at first.
 func (p *process) serve(ctx context.Context, bytes int64, ready func() bool, run func(context.Context) error) error {
 	memory, stop := context.WithCancel(ctx)
 	defer stop()

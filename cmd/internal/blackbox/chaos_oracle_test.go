@@ -288,7 +288,7 @@ func TestFaultOracle(t *testing.T) {
 }
 
 // A receiver that accepts a row and answers after the client has given the request up gets the row again, without
-// any fault. It is known to have answered late, and one that it answered at once is not.
+// any fault. The receiver notes the row as answered late, and notes no row that it answered at once.
 func TestFaultReceiverAnswersLate(t *testing.T) {
 	t.Parallel()
 	w := newTruth()

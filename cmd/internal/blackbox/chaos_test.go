@@ -391,7 +391,7 @@ func (c *chaos) run(step chaosStep, kinds []chaosKind) {
 	c.t.Logf("%s  %s: recovered after %s%s", began.Format(time.TimeOnly), step, took.Round(10*time.Millisecond), said)
 }
 
-// logSince logs what the relays said since a time, and the stalls of the machine.
+// logSince logs the lines of both relays since a time, and the stalls of the machine.
 func (c *chaos) logSince(at time.Time) {
 	c.t.Helper()
 	for i, r := range c.relays {

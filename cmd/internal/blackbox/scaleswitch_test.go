@@ -69,7 +69,7 @@ func TestScaleSwitch(t *testing.T) {
 	if _, errs, code := command(t, nil, "init", "-c", file); code != 0 {
 		t.Fatalf("init exits with %d: %s", code, errs)
 	}
-	// replaced kills the process that captures and stops the one that dispatches. Until then the next kind stands by.
+	// replaced kills c, which captures, and stops d, which dispatches. Until then the next kind stands by.
 	replaced := func(c, d, next *relay, path string) {
 		next.waitFor("standing by")
 		c.kill()

@@ -80,11 +80,16 @@ func (t fencedTables) AcquireLeadership(ctx context.Context) (store.Epoch, error
 	if err == nil {
 		err = t.takeOver(ctx, epoch)
 	}
+	return epoch, notLeader(err)
+}
+
+// notLeader makes a *store.LockedError end the leadership that was just acquired.
+func notLeader(err error) error {
 	var held *store.LockedError
 	if errors.As(err, &held) {
-		err = fmt.Errorf("%w: %w", held, store.ErrNotLeader)
+		return fmt.Errorf("%w: %w", held, store.ErrNotLeader)
 	}
-	return epoch, err
+	return err
 }
 
 // takeOver ends the shards of before, after which the relay, or its own shards, may send.
@@ -216,9 +221,5 @@ func (t shardTables) AcquireLeadership(ctx context.Context) (store.Epoch, error)
 	if err == nil {
 		err = t.of.mayRun(ctx)
 	}
-	var other *store.LockedError
-	if errors.As(err, &other) {
-		err = fmt.Errorf("%w: %w", other, store.ErrNotLeader)
-	}
-	return epoch, err
+	return epoch, notLeader(err)
 }

@@ -36,7 +36,8 @@ type Description struct {
 }
 
 // Describe reads a topic and its settings. The error is a *store.SetupError if the topic has too few
-// partitions. Partitions that were added later stay empty, because a feeder appends to the first ones only. A client without the right to read the settings gets advice in their place.
+// partitions. Partitions that were added later stay empty, because a feeder appends to the first ones only.
+// A client without the right to read the settings gets advice in their place.
 func Describe(ctx context.Context, admin *kadm.Client, spec Spec) (d Description, err error) {
 	topics, err := admin.ListTopics(ctx, spec.Name)
 	if err != nil {
