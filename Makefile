@@ -49,7 +49,7 @@ RARELY   = GOGC=400
 BENCHED   = $(or $(DB),pg15)
 SPEEDPAGE = $(if $(filter pg%,$(BENCHED)),,-part $(BENCHED) -results deploy/speed-$(BENCHED).json -page deploy/speed-$(if $(filter mongo,$(BENCHED)),mongo,mysql).md)
 
-.PHONY: help build quickstart test $(SUITES) raced raced/packages raced/models raced/blackbox short crash leader brokers faults lint vuln fuzz bench microbench docs alerts prometheus collector release chart apiserver clean have-go have-cc
+.PHONY: help build quickstart test $(SUITES) scenarios raced raced/packages raced/models raced/blackbox short crash leader brokers faults lint vuln fuzz bench microbench docs alerts prometheus collector release chart apiserver clean have-go have-cc
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -91,6 +91,11 @@ race/busiest:
 
 race/others:
 	$(RARELY) $(GOTEST) -race -p 3 $$(go list ./... | grep -vxF "$$(go list $(OWN))")
+
+# test leaves out the scenarios that take long and add little, which TestMain names.
+scenarios: have-go ## run all scenarios of the built program beside real servers (before a release)
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) SLUICEBOX_TEST_SCENARIOS=all CGO_ENABLED=0 \
+		go test -vet=off -trimpath -timeout 90m ./cmd/internal/blackbox
 
 # -run . runs also the tests that raced.Only leaves out. Of blackbox the busiest scenarios run: the
 # others run the same program. The models search longer. The model of leaders, in fake time, is left

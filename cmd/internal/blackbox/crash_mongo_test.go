@@ -26,7 +26,7 @@ func TestMongoKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	aMongo(t, "", func(s *mongoScene) {
 		s.to.Script(func(*sinktest.Request) sinktest.Answer { return sinktest.Answer{Delay: 10 * time.Millisecond} })
-		kills, inFlight, arrivals := crashes(s.t, 3), 0, unsettledArrivals(s.to, s.open)
+		kills, inFlight, arrivals := crashes(s.t, 3), 0, unsettledArrivals(s.t, s.to, s.open)
 		r := s.run()
 		for kill := range kills {
 			wait, end := s.write(busy(false)), time.After(round)

@@ -1,6 +1,7 @@
 package blackbox
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -66,7 +67,7 @@ func lateScripts(groups int) []script {
 func TestKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	eachKind(t, "", func(s *scene) {
-		r := killedUnderLoad(s, unsettledArrivals(s.to, s.open))
+		r := killedUnderLoad(s, unsettledArrivals(s.t, s.to, s.open))
 		s.expectUnclaimed(r)
 		expectStop(t, r)
 	})
@@ -124,11 +125,18 @@ func (s *scene) expectUnclaimed(r *relay) {
 	})
 }
 
-// unsettledArrivals returns a function that counts rows that have arrived and are open, each row
-// once.
-func unsettledArrivals(to *sinktest.Receiver, open func() map[string]bool) func() int {
+// unsettledArrivals returns a function that counts rows that a killed relay has sent and that are open,
+// each row once. The receiver may still have to read some of them.
+func unsettledArrivals(t testing.TB, to *sinktest.Receiver, open func() map[string]bool) func() int {
 	counted := map[string]bool{}
 	return func() (n int) {
+		t.Helper()
+		within(t, testTimeout, func() string {
+			if n := to.Clients(); n > 0 {
+				return fmt.Sprintf("%d connections of the killed relay are open", n)
+			}
+			return ""
+		})
 		now := open()
 		for _, it := range to.Log() {
 			if now[it.ID] && !counted[it.ID] {

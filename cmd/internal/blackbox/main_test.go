@@ -2,6 +2,7 @@ package blackbox
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -40,7 +41,7 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "build the program:", err)
 		return 1
 	}
-	if err := errors.Join(servers.Crowd(), raced.Only(busiest()...)); err != nil {
+	if err := errors.Join(servers.Crowd(), raced.Only(busiest()...), leaveOut(beforeRelease()...)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -59,4 +60,51 @@ func busiest() []func(*testing.T) {
 		TestKilledUnderLoad, TestTwoRelays, TestMongoTwoRelays, TestMongoCleanStopUnderLoad,
 		TestABlockedGroupIsSpilled, TestLockedRowsInFlight, TestStatusUnderLoad, TestTap,
 	}
+}
+
+// beforeRelease are the scenarios that only `make scenarios` and -run choose. Each takes long, and most of
+// what it shows is shown by a shorter one, named here.
+func beforeRelease() []func(*testing.T) {
+	return []func(*testing.T){
+		// TestBench
+		TestBenchOnTheBinlog, TestMongoBench, TestMongoBenchInASetOfThree, TestMongoBenchWithoutASet,
+		// TestOneTransactionOfHugeRows, TestOneHugeTransaction
+		TestMemoryOfLargeRows, TestMemoryOfHugeRows, TestAFirstStartOverALargeBacklog,
+		// TestRoutesUnderKills, TestThreeSinksOneDeadOneSlow
+		TestRoutesUnderKillsByPolling, TestThreeRoutesWriteAsOneDoes,
+		// TestKilledUnderLoad, TestTwoRelays, TestMongoKilledUnderLoad, TestMongoTwoRelays
+		TestKilledUnderLoadWithClaims, TestTwoRelaysWithClaims, TestMongoThePrimary,
+		// TestReceiverDown, TestABlockedGroupIsSpilled, TestKilledWithRowsInFlightBeforeSpilledOnes
+		TestADeadReceiverWithASmallBuffer, TestDeadReceiverUngroupedParallel, TestASlowReceiverPausesCapture,
+		TestCleanStopBesideASlowGroup, TestDeletedRowsBesideADeadGroup,
+		// TestOnePoisonedRow, TestMongoAPoisonedDocumentIsFailed
+		TestAPoisonedRowInTheOnlyGroup, TestSeveralPoisonedRows, TestARefusedOutcomeKeepsNoLog,
+		// TestMongoRealInput, TestCrabletPublishers
+		TestMongoRealInputOfOutboxMessages, TestCatbox, TestCatboxClusters, TestPayloadsOfAnyBytes,
+		// TestKafkaOnce and the suites of sinks
+		TestKafkaUnderLoad, TestDemonstrationsOnBrokers, TestRabbitMQFaults,
+		// TestTap, TestStatusUnderLoad, TestReadinessFollowsProgress
+		TestTapFilters, TestStatusOfADeadSink, TestReadinessWhileIdle, TestIdleOutbox,
+		// TestMongoLeastPrivilege, TestMongoDoctor
+		TestMongoEachPrivilegeIsNamed, TestMongoReader, TestMongoWithoutASet,
+		// TestTheLogIsLost, TestMongoTheOplogIsRolled, TestTheBinlogIsPurged, TestLateClaimsBehindAStandby
+		TestTheSlotIsInvalidated, TestMongoTheCollectionIs, TestTheBinlogOfAnotherServer, TestLateClaimsBehindAReplica,
+		// TestLayouts, TestReloads
+		TestTypesAreReadAgain, TestEndlessResponses,
+	}
+}
+
+const scenariosVariable = "SLUICEBOX_TEST_SCENARIOS" // all: those of beforeRelease too
+
+// leaveOut skips tests, unless -run, -skip or the environment says which run.
+func leaveOut(tests ...func(*testing.T)) error {
+	flag.Parse()
+	skip := flag.Lookup("test.skip").Value
+	if os.Getenv(scenariosVariable) == "all" || flag.Lookup("test.run").Value.String() != "" || skip.String() != "" {
+		return nil
+	}
+	if err := skip.Set(raced.Pattern(tests...)); err != nil {
+		return fmt.Errorf("leave scenarios out: %w", err)
+	}
+	return nil
 }

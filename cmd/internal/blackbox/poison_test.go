@@ -63,7 +63,7 @@ func answerWithin(poison string) string {
 }
 
 func (s *scene) onePoisonedRow(group, name string, answer sinktest.Answer) {
-	rows := many(s.t, 5000)
+	rows := many(s.t, 2000)
 	at := rows / 2
 	bad := numbered(at)
 	poison(s.to, answer, bad)
@@ -147,7 +147,7 @@ func TestSeveralPoisonedRows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			aScene(t, "dispatch: {backoff: {initial: 20ms}}\n", func(s *scene) {
-				rows := many(s.t, 5000)
+				rows := many(s.t, 2000)
 				bad := []string{numbered(1), numbered(rows / 2), numbered(rows/2 + 1), numbered(rows/2 + 100), numbered(rows/2 + 200), numbered(rows)}
 				poison(s.to, sinktest.Answer{Status: http.StatusUnprocessableEntity}, bad...)
 				r := s.run()
@@ -178,7 +178,7 @@ func TestOneRefusedItem(t *testing.T) {
 	t.Parallel()
 	aScene(t, "dispatch: {ungrouped: parallel, backoff: {initial: 50ms}}\n", func(s *scene) {
 		s.config = strings.Replace(s.config, "flowcatalyst: {", "flowcatalyst: {wire: items, ", 1)
-		rows := many(s.t, 5000)
+		rows := many(s.t, 2000)
 		bad := numbered(rows / 2)
 		s.to.Script(func(r *sinktest.Request) sinktest.Answer {
 			at := slices.Index(r.IDs(), bad)

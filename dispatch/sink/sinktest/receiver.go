@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -118,6 +119,7 @@ type Receiver struct {
 
 	mu       sync.Mutex
 	script   Script
+	clients  int // open connections
 	requests int
 	log      []Received
 	taken    map[itemKey]int // number of times
@@ -135,7 +137,9 @@ func NewReceiver(tb testing.TB) *Receiver {
 		changed: make(chan struct{}),
 	}
 
-	r.server = httptest.NewServer(http.HandlerFunc(r.serve))
+	r.server = httptest.NewUnstartedServer(http.HandlerFunc(r.serve))
+	r.server.Config.ConnState = r.connection
+	r.server.Start()
 	tb.Cleanup(func() {
 		close(r.closed) // ends delays and holds
 		r.server.CloseClientConnections()
@@ -146,6 +150,26 @@ func NewReceiver(tb testing.TB) *Receiver {
 
 // URL returns the receiver's base address.
 func (r *Receiver) URL() string { return r.server.URL }
+
+func (r *Receiver) connection(_ net.Conn, state http.ConnState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		r.clients++
+	case http.StateClosed, http.StateHijacked:
+		r.clients--
+	case http.StateActive, http.StateIdle:
+	}
+}
+
+// Clients returns the number of open connections. Once it is 0 after a client's end, all that the
+// client has sent is in the Log.
+func (r *Receiver) Clients() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.clients
+}
 
 // Script sets the script for requests from now on; nil accepts everything.
 func (r *Receiver) Script(s Script) {

@@ -23,14 +23,18 @@ func Only(tests ...func(*testing.T)) error {
 		return nil
 	}
 
+	if err := run.Set(Pattern(tests...)); err != nil {
+		return fmt.Errorf("select tests for the race detector: %w", err)
+	}
+	return nil
+}
+
+// Pattern returns the pattern that -run and -skip take for the given tests.
+func Pattern(tests ...func(*testing.T)) string {
 	names := make([]string, len(tests))
 	for i, test := range tests {
 		name := runtime.FuncForPC(reflect.ValueOf(test).Pointer()).Name()
 		names[i] = name[strings.LastIndexByte(name, '.')+1:]
 	}
-
-	if err := run.Set(fmt.Sprintf("^(%s)$", strings.Join(names, "|"))); err != nil {
-		return fmt.Errorf("select tests for the race detector: %w", err)
-	}
-	return nil
+	return fmt.Sprintf("^(%s)$", strings.Join(names, "|"))
 }
