@@ -19,6 +19,11 @@ SUITES   = \
 	plain/dispatch/sink/rabbitmq \
 	plain/dispatch/sink/nats \
 	plain/dispatch/sink/flowcatalyst \
+	plain/dispatch/sink/webhook \
+	plain/dispatch/sink/camunda \
+	plain/checkpoint/replay \
+	plain/store/outbox/mongo \
+	plain/cmd/internal/quickstart \
 	race/busiest \
 	plain/store/sqlite \
 	plain/capture/sqlite \
@@ -67,15 +72,15 @@ quickstart: build ## build it and show it at work, with nothing to set up
 #	store/storetest/servers/servers.sh exec mysql mariadb -- make race/store/mysql
 #
 # The race detector slows a program down some five times, and SQLite, which is Go code
-# here, more. So the suites of databases and brokers and the scenarios of blackbox run without it. Of the
+# here, more. So the suites of databases and receivers and the scenarios of blackbox run without it. Of the
 # databases' suites the tests with the most going on at once (raced.Only in TestMain) run again
 # with it, in race/busiest. `make raced` runs everything with it, and belongs to each release.
 #
 # Plain suites are compiled as the program and its image are, and share their packages. Packages that
 # parse text, or start programs, in one goroutine are among them.
 #
-# A scenario runs beside one server, the most important beside two; VERSIONS=all runs them
-# beside each, VERSIONS=mysql beside that.
+# A test of PostgreSQL runs on one version, and a scenario beside one server, the most important beside
+# two; VERSIONS=all runs them on each, VERSIONS=mysql on that.
 test: have-go have-cc ## run all tests beside real servers, the packages' own with the race detector
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) $(MAKE) --no-print-directory -k -j$(AT_ONCE) $(SUITES)
 
@@ -101,8 +106,8 @@ scenarios: have-go ## run all scenarios of the built program beside real servers
 # others run the same program. The models search longer. The model of leaders, in fake time, is left
 # out: beside it the detector's own memory fails now and then (StackDepot).
 RACED = $(RARELY) $(GOTEST) -race -timeout 60m
-raced: have-go have-cc ## run every package with the race detector, and of blackbox the busiest scenarios (before a release)
-	$(SERVERS) exec -- $(MAKE) --no-print-directory -k raced/packages raced/models raced/blackbox
+raced: have-go have-cc ## run every package on all versions with the race detector, and of blackbox the busiest scenarios (before a release)
+	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=all $(MAKE) --no-print-directory -k raced/packages raced/models raced/blackbox
 
 raced/packages:
 	$(RACED) -p 2 -run . $$(go list ./... | grep -vE '/(blackbox|store/leader)$$')

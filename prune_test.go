@@ -89,8 +89,8 @@ func (a *fakeTables) PruneFailed(outbox string, err error) {
 	a.set(func() { a.seen = append(a.seen, fmt.Sprint(outbox, " ", err)) })
 }
 
-// withPruner runs a Pruner in fake time while the test runs.
-func withPruner(t *testing.T, want error, test func(a *fakeTables)) {
+// withPruner prepares the tables, and runs a pruner in fake time while the test runs.
+func withPruner(t *testing.T, want error, prepare, test func(a *fakeTables)) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &fakeTables{began: time.Now(), rows: map[string][]time.Time{}, takes: 20 * time.Millisecond}
 		for range 1200 {
@@ -101,6 +101,7 @@ func withPruner(t *testing.T, want error, test func(a *fakeTables)) {
 			tables: a, epoch: 7, pruned: a.Pruned, failed: a.PruneFailed,
 			outboxes: []store.Outbox{{Name: "ever"}, {Name: "week", Retention: 7 * 24 * time.Hour}, {Name: "hour", Retention: time.Hour}},
 		}
+		prepare(a)
 		ctx, cancel := context.WithCancel(t.Context())
 		ran := make(chan error, 1)
 		go func() { ran <- r.run(ctx) }()
@@ -114,7 +115,8 @@ func withPruner(t *testing.T, want error, test func(a *fakeTables)) {
 
 func TestPruner(t *testing.T) {
 	withPruner(t, context.Canceled, func(a *fakeTables) {
-		a.set(func() { a.rows["hour"] = append(a.rows["hour"], a.began.Add(-30*time.Minute)) })
+		a.rows["hour"] = append(a.rows["hour"], a.began.Add(-30*time.Minute))
+	}, func(a *fakeTables) {
 		time.Sleep(59*time.Minute + time.Millisecond)
 		a.mu.Lock()
 		if n := len(a.rows["week"]); n != 0 {
@@ -151,12 +153,11 @@ func TestPrunerUsesEarlierClock(t *testing.T) {
 	for _, ahead := range []time.Duration{-10 * 365 * 24 * time.Hour, 10 * 365 * 24 * time.Hour, clockFails} {
 		withPruner(t, context.Canceled, func(a *fakeTables) {
 			// A row that is old by one clock alone is young by the other.
-			a.set(func() {
-				a.ahead = ahead
-				for i := range a.rows["week"] {
-					a.rows["week"][i] = time.Now().Add(min(ahead, 0) - time.Hour)
-				}
-			})
+			a.ahead = ahead
+			for i := range a.rows["week"] {
+				a.rows["week"][i] = time.Now().Add(min(ahead, 0) - time.Hour)
+			}
+		}, func(a *fakeTables) {
 			time.Sleep(3 * time.Hour)
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -174,14 +175,13 @@ func TestPrunerUsesEarlierClock(t *testing.T) {
 // unreachable database is retried soon, and both outboxes continue.
 func TestPrunerRetries(t *testing.T) {
 	withPruner(t, context.Canceled, func(a *fakeTables) {
-		a.set(func() {
-			a.fail = func(p store.PruneRequest) (store.PruneResult, error) {
-				if p.Outbox == "week" && p.From == "" {
-					return store.PruneResult{Next: "1"}, &store.RefusedError{Err: errors.New("a trigger objects")}
-				}
-				return store.PruneResult{}, nil
+		a.fail = func(p store.PruneRequest) (store.PruneResult, error) {
+			if p.Outbox == "week" && p.From == "" {
+				return store.PruneResult{Next: "1"}, &store.RefusedError{Err: errors.New("a trigger objects")}
 			}
-		})
+			return store.PruneResult{}, nil
+		}
+	}, func(a *fakeTables) {
 		time.Sleep(30 * time.Minute)
 		a.mu.Lock()
 		if n := len(a.rows["week"]); n != 0 || fmt.Sprint(a.seen) != "[week a trigger objects week 500 week 500 week 200]" {
@@ -205,7 +205,7 @@ func TestPrunerRetries(t *testing.T) {
 }
 
 func TestPrunerEndsWithLeadership(t *testing.T) {
-	withPruner(t, store.ErrNotLeader, func(a *fakeTables) {
+	withPruner(t, store.ErrNotLeader, func(*fakeTables) {}, func(a *fakeTables) {
 		time.Sleep(time.Minute)
 		a.set(func() {
 			a.fail = func(store.PruneRequest) (store.PruneResult, error) {

@@ -19,8 +19,7 @@ func (c *counter) Disconnected(error, time.Duration) { c.lost.Add(1) }
 
 // TestServerCrash: after a crash of the server the stream continues without duplicates.
 func TestServerCrash(t *testing.T) {
-	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, nil)
 		d := newDatabase(t, srv.URL)
 		src := newSource(t, d.config())

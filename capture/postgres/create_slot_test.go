@@ -38,8 +38,7 @@ func expectNoSlot(t *testing.T, d *database) {
 // names the transaction, also for a role that may not see its age, and nothing is left
 // behind.
 func TestOldTransaction(t *testing.T) {
-	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		srv := servers.Start(t, version, map[string]string{"max_prepared_transactions": "2"})
 		d := privateDatabase(t, srv)
 		lowly := d.newRole(t, "app", "REPLICATION")
@@ -105,8 +104,7 @@ func expectOld(t *testing.T, err error, old *pgx.Conn) {
 // TestShortTransactions: slot creation waits for short transactions, also if one is
 // always open.
 func TestShortTransactions(t *testing.T) {
-	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := privateDatabase(t, servers.Start(t, version, nil))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 2)
@@ -151,8 +149,7 @@ func (noViews) Keep(context.Context, store.Checkpoint, []store.Item) error { ret
 
 // TestShutdown: no state of the source delays a fast shutdown of the server.
 func TestShutdown(t *testing.T) {
-	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		for name, busy := range map[string]func(t *testing.T, d *database) (end func()){
 			"opening":              openInLoop,
 			"a slot is being made": waitForTransaction,

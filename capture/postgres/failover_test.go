@@ -185,8 +185,7 @@ func (p *pair) acknowledge(t *testing.T, f *following, at store.Position) {
 // TestFailoverWithoutSlot: if the standby lacks the slot, nothing is lost, because the
 // tables are read.
 func TestFailoverWithoutSlot(t *testing.T) {
-	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		p := newPair(t, version)
 		f := follow(t, p.d, p.d.config(), store.Checkpoint{})
 		servers.Exec(t, p.d.url, insert("a"))
@@ -208,8 +207,7 @@ func TestFailoverWithoutSlot(t *testing.T) {
 // The source waits while it is a standby. The checkpoint is of rows that it does not
 // have.
 func TestFailoverThatLosesRows(t *testing.T) {
-	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		p := newPair(t, version)
 		way := newSwitchProxy(t, address(p.primary.URL))
 		p.d.url = strings.Replace(p.primary.URL, address(p.primary.URL), way.l.Addr().String(), 1)

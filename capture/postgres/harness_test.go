@@ -170,7 +170,7 @@ func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
 }
 
 // aVersion runs a test on one version, which its name chooses, or on those of SLUICEBOX_TEST_VERSIONS.
-// The suites, slots and failovers run on each.
+// The suite runs on each.
 func aVersion(t *testing.T, test func(t *testing.T, version int)) {
 	t.Helper()
 	t.Parallel()
@@ -230,8 +230,7 @@ func TestSuite(t *testing.T) {
 
 // TestSuiteLost runs beside TestSuite, because both mostly wait.
 func TestSuiteLost(t *testing.T) {
-	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		capturetest.RunLost(t, capturetest.Harness{Losses: losses(), Faults: faults(), Setup: func(t *testing.T) capturetest.Database {
 			return watched(newDatabase(t, servers.Database(t, version)))
 		}})
@@ -239,8 +238,7 @@ func TestSuiteLost(t *testing.T) {
 }
 
 func TestSuiteFaults(t *testing.T) {
-	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		capturetest.RunLost(t, capturetest.Harness{Faults: faultsOfRole(), Setup: func(t *testing.T) capturetest.Database {
 			d := watched(newDatabase(t, servers.Database(t, version)))
 			d.role = d.newRole(t, "app", "REPLICATION")

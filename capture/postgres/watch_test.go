@@ -10,8 +10,7 @@ import (
 
 // TestWatch reads the changes of a table, with a role that may read nothing but the log.
 func TestWatch(t *testing.T) {
-	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	aVersion(t, func(t *testing.T, version int) {
 		d := newDatabase(t, servers.Database(t, version))
 		cfg := d.config()
 		cfg.URL = d.urlOf(d.newRole(t, "watch", "REPLICATION"))

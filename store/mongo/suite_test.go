@@ -43,13 +43,13 @@ func TestStore(t *testing.T) {
 // Documents whose times are text.
 func TestStoreTextTimes(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) storetest.Harness { return &harness{url: servers.Mongo(t), text: true} }, "timestamps", "lease")
+	storetest.Run(t, func(t *testing.T) storetest.Harness { return &harness{url: servers.Mongo(t), text: true} }, "timestamps")
 }
 
 // Stores that hold the lock, and so a grant to write without transactions.
 func TestStoreWithGrants(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) storetest.Harness { return &harness{url: servers.Mongo(t), locks: true} }, "words", "boolean")
+	storetest.Run(t, func(t *testing.T) storetest.Harness { return &harness{url: servers.Mongo(t), locks: true} }, "words")
 }
 
 // harness runs the suite on one database, cleared by each Setup.

@@ -21,7 +21,7 @@ func archiveBox() store.Outbox {
 // TestArchiveColumns: no column is lost, whatever the types are, and also if it is added
 // while the relay runs.
 func TestArchiveColumns(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable+"CREATE SCHEMA old; CREATE TABLE old.events (LIKE outbox_events);", 0, archiveBox())
 		r.exec(t, "ALTER TABLE outbox_events ADD extra jsonb, ADD size int GENERATED ALWAYS AS (length(payload)) STORED, DROP COLUMN retry_count")
 		r.exec(t, "ALTER TABLE outbox_events ADD retry_count int NOT NULL DEFAULT 0")
@@ -71,7 +71,7 @@ CREATE TRIGGER skip BEFORE INSERT ON old.events FOR EACH ROW EXECUTE FUNCTION sk
 
 // TestArchiveRights: the check names what the role lacks, and its statements fix it.
 func TestArchiveRights(t *testing.T) {
-	eachVersion(t, func(t *testing.T, admin string) {
+	aVersion(t, func(t *testing.T, admin string) {
 		servers.Exec(t, admin, flowTable)
 		owner := openStore(t, admin, 0, flowBox)
 		if err := owner.Install(ctx(t)); err != nil {

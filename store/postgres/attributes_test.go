@@ -32,7 +32,7 @@ func attributedBox() store.Outbox {
 // TestAttributes checks that views, claims and statuses read the attributes with the payload,
 // and only with it.
 func TestAttributes(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, attributedTable, time.Minute, attributedBox())
 		r.exec(t, `INSERT INTO outbox_events (aggregate, headers, body, created_at) VALUES ('Grüße "\', '{"n": 1, "trace": "a", "none": null}', 'x', '2024-02-29 12:00:00.5+00')`)
 		want := store.Attributes{{Name: "kind", Value: `Grüße "\`}, {Name: "time", Value: "2024-02-29T12:00:00.5Z"}, {Name: "n", Value: "1"}, {Name: "trace", Value: "a"}}
@@ -62,7 +62,7 @@ func TestAttributes(t *testing.T) {
 
 // TestOwnKind checks that FAILED and delivered rows are found by their attribute kind.
 func TestOwnKind(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		box := flowBox
 		box.Layout.Attributes = []store.AttributeColumn{{Column: "aggregate", Name: store.AttributeKind}}
 		r := newRig(t, url, flowTable+"; ALTER TABLE outbox_events ADD aggregate text, ALTER type DROP NOT NULL, ALTER payload DROP NOT NULL, ALTER created_at SET DEFAULT now()", 0, box)
@@ -76,7 +76,7 @@ func TestOwnKind(t *testing.T) {
 // TestGroupOfColumns checks that groups over columns are told apart, and that a view can leave
 // out each of them.
 func TestGroupOfColumns(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, attributedTable, time.Minute, attributedBox())
 		var want []store.Group
 		for _, c := range []struct {

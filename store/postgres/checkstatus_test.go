@@ -21,7 +21,7 @@ func TestStatusConstraints(t *testing.T) {
 	deleted.DeleteDelivered = true
 	unclaimed := store.FlowCatalyst()
 	unclaimed.Unclaimed = true
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		for name, c := range map[string]struct {
 			layout      store.Layout
 			typ, checks string

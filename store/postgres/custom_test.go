@@ -48,7 +48,7 @@ func TestGroupPathOfAPayload(t *testing.T) {
 		store.GroupOf("c-1"), store.GroupOf("12345678901234567890"), store.GroupOf("1.0"),
 		{}, {}, store.GroupOf("grüß"), store.GroupOf(`{"a":[1,true]}`), {},
 	}
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		for _, typ := range []string{"text", "json", "jsonb", "bytea", "varchar(200)"} {
 			t.Run(typ, func(t *testing.T) {
 				box := customBox(nil)

@@ -261,7 +261,7 @@ func TestHoldSurvivesCrash(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")
 	}
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			srv := servers.Start(t, version, map[string]string{

@@ -75,7 +75,7 @@ func TestIndexOfUnsettledRows(t *testing.T) {
 	unclaimed, unfailing := numbered, timed
 	unclaimed.Numbers = map[store.Status]int{store.Pending: 0, store.Completed: 1, store.Failed: 3}
 	unfailing.Columns.Failed = ""
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		for name, c := range map[string]struct {
 			layout       store.Layout
 			status, tail string
@@ -141,7 +141,7 @@ func diagnoser(t *testing.T, url string, boxes ...store.Outbox) func() []store.F
 // diagnosis does not wait for it.
 func TestLockedTable(t *testing.T) {
 	t.Parallel()
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			url := servers.Database(t, version)
@@ -173,7 +173,7 @@ func TestLockedTable(t *testing.T) {
 // enough ones are left alone.
 func TestTimeoutsOfTheRole(t *testing.T) {
 	t.Parallel()
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			url := servers.Database(t, version)
@@ -227,7 +227,7 @@ func TestClock(t *testing.T) {
 // TestConnectionLimits: connection limits of the role and the database are reported if
 // they leave too few sessions, and a relay's own sessions do not count against them.
 func TestConnectionLimits(t *testing.T) {
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			admin := servers.Database(t, version)

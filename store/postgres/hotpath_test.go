@@ -35,7 +35,7 @@ func TestCompleteWithoutTimeColumn(t *testing.T) {
 			pending, completed, typ = "0", "1", "int"
 		}
 		t.Run(name, func(t *testing.T) {
-			eachVersion(t, func(t *testing.T, url string) {
+			aVersion(t, func(t *testing.T, url string) {
 				r := newRig(t, url, fmt.Sprintf("CREATE TABLE bare (id text PRIMARY KEY, payload text, status %s); INSERT INTO bare VALUES ('1', 'x', '%s'), ('2', 'x', '%[2]s')", typ, pending), 0, box)
 				r.claim(t, row("1"), row("2"))
 				if got := settleBoth(t, r, "1", "2"); got[0] != store.Written || got[1] != store.Written {
@@ -52,7 +52,7 @@ func TestCompleteWithoutTimeColumn(t *testing.T) {
 // TestRowWithRetriesWrittenOnce claims it together with others: a table may refuse a
 // row that is claimed twice.
 func TestRowWithRetriesWrittenOnce(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable+`
 CREATE TABLE updates (id text);
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO updates VALUES (NEW.id); RETURN NEW; END $$;`, 0, flowBox)
@@ -77,7 +77,7 @@ CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO 
 // TestInheritedIDNotUnique has an id in a table and in its child. Counting rows would
 // mistake one for the other.
 func TestInheritedIDNotUnique(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable+"CREATE TABLE child () INHERITS (outbox_events);", 0, flowBox)
 		r.insert(t, "1", "2")
 		r.exec(t, "INSERT INTO child SELECT * FROM ONLY outbox_events WHERE id = '1'")
@@ -95,7 +95,7 @@ func TestInheritedIDNotUnique(t *testing.T) {
 // TestHotPathIsFenced lets claims and outcomes wait while a leader raises the
 // epoch.
 func TestHotPathIsFenced(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1", "2", "3", "4", "5")
 		r.claim(t, row("4"), row("5"))

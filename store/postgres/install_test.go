@@ -15,7 +15,7 @@ import (
 // TestMayInstall: MayInstall predicts whether Install succeeds.
 func TestMayInstall(t *testing.T) {
 	t.Parallel()
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			admin := servers.Database(t, version)

@@ -16,7 +16,7 @@ func TestKeepalives(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")
 	}
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			dir, err := os.MkdirTemp("/tmp", "sb") // a socket path must be short

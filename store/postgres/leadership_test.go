@@ -233,7 +233,7 @@ func TestAcquireReportsBlockers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers and waits for seconds")
 	}
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			srv := servers.Start(t, version, nil) // transactions stay open for seconds
@@ -304,7 +304,7 @@ func TestAcquireNeedsHeldLock(t *testing.T) {
 // change, also while a commit of its own waits for a standby that is missing.
 func TestCommitsWait(t *testing.T) {
 	t.Parallel()
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			server := servers.Start(t, version, nil)

@@ -14,7 +14,7 @@ import (
 
 // TestLedger runs the suite of the ledger's backends on each session that is one.
 func TestLedger(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, openStore(t, url, 0, flowBox).Script())
 		for i, purpose := range []string{"records", "spilled rows", "replays"} {
 			t.Run(purpose, func(t *testing.T) {
@@ -50,7 +50,7 @@ func (d ledgerDatabase) Open(t testing.TB, relay string) ledgertest.Backend {
 // TestUnfinishedUpdateIsTerminated: an update that a frozen leader does not finish delays the
 // next leader only for a short time, and writes nothing.
 func TestUnfinishedUpdateIsTerminated(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		for _, backend := range r.store.Backends() {
 			begun, resume, c := make(chan struct{}), make(chan struct{}), ctx(t)

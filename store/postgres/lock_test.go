@@ -95,7 +95,7 @@ func TestLockSilence(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for seconds")
 	}
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			url := servers.Database(t, version)
@@ -221,7 +221,7 @@ func TestLockInRecovery(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")
 	}
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			srv := servers.Start(t, version, nil)

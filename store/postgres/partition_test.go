@@ -45,7 +45,7 @@ WHERE relname ~ '^day_\d$' AND relkind = 'r' AND pg_relation_size(oid) = 0`)
 // TestPrunePartitions: a partition without a row that stays is emptied at once. Of any other
 // the old rows are deleted.
 func TestPrunePartitions(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		for name, c := range map[string]struct {
 			change  string
 			emptied string
@@ -88,7 +88,7 @@ func TestPrunePartitions(t *testing.T) {
 // role there and not in the outbox's table, keeps the partition from being emptied. Retention goes
 // on: the old rows are deleted one by one.
 func TestPartitionsWithRowSecurity(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newPartedRig(t, url)
 		subject := asRole(t, url, "pruner")
 		for _, statement := range []string{
@@ -125,7 +125,7 @@ func TestPartitionsWithRowSecurity(t *testing.T) {
 // TestPartitionChangesMeanwhile: a row that becomes undelivered after its block was read keeps
 // the partition. A deposed leader empties none, and neither does a role without the right.
 func TestPartitionChangesMeanwhile(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newPartedRig(t, url)
 		p := store.PruneRequest{Outbox: "events", Before: time.Now(), Limit: 200}
 		step := func(epoch store.Epoch) error {
@@ -163,7 +163,7 @@ func TestPartitionChangesMeanwhile(t *testing.T) {
 // TestPartitionLocked: a transaction that has used a partition keeps it from being emptied,
 // and its rows are deleted. Claims wait only briefly.
 func TestPartitionLocked(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newPartedRig(t, url)
 		held := r.begin(t, "SELECT FROM day_2 LIMIT 1")
 		began := time.Now()
@@ -193,7 +193,7 @@ func TestPartitionLocked(t *testing.T) {
 // TestPartitionsBesideWriters: services that insert into every partition, and set delivered
 // rows back, neither fail nor lose a row while partitions are emptied.
 func TestPartitionsBesideWriters(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		const insert = "INSERT INTO outbox_events (id, status, day, processed_at) SELECT $1, 'COMPLETED', d, '2024-01-01' FROM generate_series(1, 3) d"
 		r := newPartedRig(t, url)
 		stop, cancel := context.WithTimeout(t.Context(), 20*time.Second)

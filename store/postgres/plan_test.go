@@ -24,7 +24,7 @@ CREATE INDEX idx_outbox_events_status ON outbox_events (status, message_group, c
 INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 1000)::text, repeat('x', 100), 'COMPLETED', 0, now(), now() FROM generate_series(1, 100000) i;
 INSERT INTO outbox_events SELECT lpad(i::text, 13, '0'), 'EVENT', (i % 10)::text, '', 'PENDING', 0, now() FROM generate_series(100001, 100100) i`
 	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			url := servers.Database(t, version)
@@ -76,7 +76,7 @@ CREATE TABLE outbox_events (
 CREATE INDEX ON outbox_events (created_at, id) WHERE status IN ('PENDING', 'PROCESSING');
 INSERT INTO outbox_events SELECT md5(i::text), (i % 10)::text, '', 'PENDING', 0, now() + i / 100 * interval '1 ms' FROM generate_series(1, 100000) i`
 	box := store.Outbox{Name: "events", Table: "outbox_events", Kind: "EVENT", Layout: store.FlowCatalyst()}
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		url := servers.Database(t, version)
 		servers.Exec(t, url, table, "ANALYZE outbox_events")
 		st, err := New(Config{URL: url, Name: "plans", Outboxes: []store.Outbox{box}})
@@ -144,7 +144,7 @@ func TestHeldIsHashed(t *testing.T) {
 	for i := range held {
 		held[i] = fmt.Sprintf("%013d", i)
 	}
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		url := servers.Database(t, version)
 		servers.Exec(t, url, "CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text)",
 			"CREATE INDEX ON outbox_events (status)", "SET enable_seqscan = off")

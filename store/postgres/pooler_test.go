@@ -70,7 +70,7 @@ func checkPooled(t *testing.T, raw string) error {
 func eachServer(t *testing.T, test func(t *testing.T, raw string)) {
 	t.Helper()
 	t.Parallel()
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			test(t, servers.Database(t, version))

@@ -28,7 +28,7 @@ SELECT lpad(i::text, 6, '0'), 'EVENT', 'g', repeat('x', 200), 'COMPLETED', now()
 // TestPruneWalks: rows of every block are found, also where new rows reused space; a
 // locked row is not waited for.
 func TestPruneWalks(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.exec(t, fillFlow, 20_000)
 		held := r.begin(t, "SELECT FROM outbox_events WHERE id IN ('000001', '010000', '020000') FOR UPDATE")
@@ -47,7 +47,7 @@ func TestPruneWalks(t *testing.T) {
 
 // TestPruneTree: partitions and inherited tables are pruned too.
 func TestPruneTree(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		const columns = "id text, message_group text, payload text, status text, retry_count int, created_at int, processed_at timestamptz, error_message text"
 		for name, ddl := range map[string]string{
 			"partitioned": "CREATE TABLE outbox_events (" + columns + ", PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at);" +
@@ -76,7 +76,7 @@ SELECT 'row ' || i, repeat('x', 200), CASE WHEN i %% 2 = 0 THEN 'COMPLETED' ELSE
 
 // TestPruneRefused: the cause that keeps a row is named, and pruning continues after it.
 func TestPruneRefused(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.exec(t, fillFlow, 20_000)
 		r.exec(t, "CREATE TABLE copies (of varchar(13) REFERENCES outbox_events (id)); INSERT INTO copies VALUES ('000001')")
@@ -105,7 +105,7 @@ CREATE TRIGGER keep BEFORE DELETE ON outbox_events FOR EACH ROW EXECUTE FUNCTION
 // TestPruneGrant: a retention needs the right to delete, and a layout with the columns it
 // needs.
 func TestPruneGrant(t *testing.T) {
-	eachVersion(t, func(t *testing.T, admin string) {
+	aVersion(t, func(t *testing.T, admin string) {
 		servers.Exec(t, admin, flowTable)
 		owner := openStore(t, admin, 0, flowBox)
 		if err := owner.Install(ctx(t)); err != nil {
@@ -138,7 +138,7 @@ func TestPruneGrant(t *testing.T) {
 // TestExcludedLaneCollations: lanes that the table's types and collations treat as equal
 // are excluded one by one.
 func TestExcludedLaneCollations(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, `DO $$ BEGIN
   CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
   CREATE EXTENSION citext;

@@ -18,7 +18,7 @@ import (
 // TestVisible follows 32-bit transaction numbers through the wrap of 2^32.
 func TestVisible(t *testing.T) {
 	const wrap = 1 << 32
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		conn := servers.Connect(t, servers.Postgres(t, version))
 		for _, c := range []struct {
 			name string
@@ -59,7 +59,7 @@ FROM (SELECT $1::text::pg_snapshot AS s) x) snap, (SELECT $2::bigint AS txn) w`
 // TestPlans: a statement planned on an empty table finds rows by their id forever,
 // although an index on the status looks as good at that time.
 func TestPlans(t *testing.T) {
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		url := servers.Database(t, version)
 		servers.Exec(t, url, `
 CREATE TABLE words (id varchar(13) PRIMARY KEY, message_group text, payload text, status varchar(20), retry_count int,
@@ -175,7 +175,7 @@ func plan(ctx context.Context, conn *pgx.Conn, q *query) ([]string, error) {
 }
 
 func TestArrayLiteral(t *testing.T) {
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		conn := servers.Connect(t, servers.Postgres(t, version))
 		rapid.Check(t, func(rt *rapid.T) {
 			want := rapid.SliceOf(rapid.StringOf(rapid.SampledFrom([]rune(`ab"\{}, 'NUL☃`+"\n\t")))).Draw(rt, "elements")

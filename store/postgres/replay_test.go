@@ -45,7 +45,7 @@ func (r *rig) jobOf(t *testing.T, id string) store.Job {
 // TestRequestsCounted: each request is counted for its relay, in the order in which it
 // becomes visible.
 func TestRequestsCounted(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		rigs.CheckRequestCounts(t, r.store, func() int {
 			return ask[int](t, r.conn, "SELECT coalesce(max(version), 0) FROM sluicebox.record WHERE name = 'rig' AND key = 'requests'")
@@ -65,7 +65,7 @@ func TestRequestsCounted(t *testing.T) {
 
 // TestOldReplays: the end of a replay deletes replays that ended long ago.
 func TestOldReplays(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		for _, id := range []string{"old", "young", "open", "last"} {
 			r.job(t, id, replayRow(1))

@@ -22,7 +22,7 @@ SELECT 'plans', '%s', 'events', substr(sha256(int8send(i %% %d)), 1, 20), i, con
 // each statement uses the index meant for it.
 func TestReplayPlans(t *testing.T) {
 	t.Parallel()
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			url := servers.Database(t, version)

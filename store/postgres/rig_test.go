@@ -33,15 +33,8 @@ CREATE INDEX idx_outbox_events_status ON outbox_events(status, message_group, cr
 
 var flowBox = rigs.EventsOutbox()
 
-// eachVersion runs a test on a database of its own in each server, in parallel with other
-// tests, because a test mostly waits.
-func eachVersion(t *testing.T, test func(t *testing.T, url string)) {
-	t.Helper()
-	onVersions(t, servers.Versions(), test)
-}
-
-// aVersion is eachVersion on one server, which the test's name chooses, or those of
-// SLUICEBOX_TEST_VERSIONS. Plans, partitions and spilled rows are tested on each.
+// aVersion runs a test on a database of its own in one server, which the test's name chooses, or in each
+// of SLUICEBOX_TEST_VERSIONS, in parallel with other tests, because a test mostly waits.
 func aVersion(t *testing.T, test func(t *testing.T, url string)) {
 	t.Helper()
 	onVersions(t, servers.Spread(t, servers.Versions()), test)

@@ -44,7 +44,7 @@ func spilledOutcome(id string, status store.Status, seq store.Seq) store.Outcome
 // TestSpilledRowsOfAnotherRelay: two relays on one outbox do not read, delete or exclude
 // each other's spilled rows.
 func TestSpilledRowsOfAnotherRelay(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
 		other, err := postgres.New(postgres.Config{URL: url, Name: "other", Outboxes: []store.Outbox{flowBox}})
@@ -87,7 +87,7 @@ func TestSpilledRowsOfAnotherRelay(t *testing.T) {
 // the outcome waits for it. The spilled row is deleted, and a lane blocked if the row is
 // FAILED, by the row's final state.
 func TestSpilledRowChangedUnderSettle(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		for id, c := range map[string]struct {
 			change string
@@ -138,7 +138,7 @@ INSERT INTO outbox_events SELECT * FROM old`
 
 // TestUnsettledRowStaysSpilled: as long as a row cannot be written, it stays spilled.
 func TestUnsettledRowStaysSpilled(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.insert(t, "1", "2")
 		// The trigger silently drops writes of row 1.
@@ -172,7 +172,7 @@ func TestUnsettledRowStaysSpilled(t *testing.T) {
 // TestSpillWaitsForEpoch: a former leader's spills and deletions during a pending
 // AcquireLeadership are refused when that commits.
 func TestSpillWaitsForEpoch(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		first := spilledRow("1", 1)
 		r.spill(t, first)
@@ -200,7 +200,7 @@ func TestSpillWaitsForEpoch(t *testing.T) {
 // TestSpillBlocksNoOtherCall: claims, outcomes and the checkpoint do not wait for rows that
 // are being spilled.
 func TestSpillBlocksNoOtherCall(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, withoutLockTimeout(url), flowTable, 0, flowBox)
 		r.insert(t, "1")
 		r.spill(t, spilledRow("1", 1))
@@ -227,7 +227,7 @@ func TestSpillBlocksNoOtherCall(t *testing.T) {
 // is not, and visibility is right for a transaction more than 2^31 behind. It does not matter
 // how many rows are spilled with them.
 func TestSpilledTxn(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		for _, others := range []int{0, 1000} {
 			testSpilledTxn(t, url, others)
 		}
@@ -273,7 +273,7 @@ SELECT '', 'rig', 'events', substr(sha256(int8send(i / $2::bigint)), 1, 20), i, 
 
 // TestDeleteManySpilledRows deletes more rows than one statement does.
 func TestDeleteManySpilledRows(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		r.spill(t, spilledRow("1", 1))
 		r.exec(t, fillSpilled, 50_000, 100)
@@ -295,7 +295,7 @@ func TestSpillSurvivesCrash(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")
 	}
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			srv := servers.Start(t, version, map[string]string{

@@ -42,7 +42,7 @@ func planStore(t *testing.T, url string, statements ...string) *Store {
 func TestSpillPlans(t *testing.T) {
 	t.Parallel()
 	const outbox = "CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text)"
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			// A server without other sessions, because an old snapshot keeps VACUUM from
@@ -118,7 +118,7 @@ SELECT '%s', 'leg', 'key ' || i, '{"outbox": "events"}', 1 FROM generate_series(
 // looks up each record that it names, and reads no other of the kind.
 func TestRecordPlans(t *testing.T) {
 	t.Parallel()
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			url := servers.Database(t, version)
@@ -202,7 +202,7 @@ func TestSpilledViewPlan(t *testing.T) {
 	const table = `
 CREATE TABLE outbox_events (id varchar(13) PRIMARY KEY, message_group text, payload text, status text, retry_count int, created_at timestamp, processed_at timestamp, error_message text);
 INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FROM generate_series(1, 200010) i`
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			url := servers.Database(t, version)
@@ -241,7 +241,7 @@ INSERT INTO outbox_events SELECT 'row ' || i, 'g', '{}', 'PENDING', 0, now() FRO
 // has filled the table before.
 func TestSpilledIDsPlan(t *testing.T) {
 	t.Parallel()
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprint("pg", version), func(t *testing.T) {
 			t.Parallel()
 			url := servers.Database(t, version)

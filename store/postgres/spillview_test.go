@@ -30,7 +30,7 @@ func unsettledIDs(t *testing.T, st *postgres.Store) []string {
 // TestSpilledIDTypes: views exclude spilled rows whatever the type of their id, by a hash
 // and one by one, also next to ids that the type does not accept.
 func TestSpilledIDTypes(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		for typ, ids := range map[string][]string{
 			"uuid":     {"00000000-0000-0000-0000-00000000000a", "9f0c3d2e-0000-4000-8000-00000000abcd"},
 			"bigint":   {"-9223372036854775808", "42"},
@@ -53,7 +53,7 @@ func TestSpilledIDTypes(t *testing.T) {
 
 // TestViewBeforeInstall: a view needs none of the relay's tables.
 func TestViewBeforeInstall(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		servers.Exec(t, url, flowTable)
 		r := &rig{url: url, conn: servers.Connect(t, url), store: openStore(t, url, 0, flowBox)}
 		r.insert(t, "1")

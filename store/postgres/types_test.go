@@ -290,7 +290,7 @@ INSERT INTO outbox_events (id) VALUES (1)`, 0, flowBox)
 // TestOtherEncoding: no text fails because of the database's encoding. The relay reads its
 // records as it wrote them, and the views show them.
 func TestOtherEncoding(t *testing.T) {
-	for _, version := range servers.Versions() {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 			admin := servers.Postgres(t, version)
 			name := strings.ToLower(t.Name() + "_" + encoding)

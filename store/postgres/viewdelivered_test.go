@@ -64,7 +64,7 @@ func TestDeliveredTypes(t *testing.T) {
 
 // TestLockWithUnreadableRequests: an unreadable request count prevents no leadership.
 func TestLockWithUnreadableRequests(t *testing.T) {
-	eachVersion(t, func(t *testing.T, url string) {
+	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
 		held := takeLock(t, r.store)
 		request := func(name string) {

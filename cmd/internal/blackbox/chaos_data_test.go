@@ -146,9 +146,9 @@ func operatorKinds() []chaosKind {
 			c.try("lanes/retry-now", `{"outbox": "outbox_events", "kind": "EVENT", "group": %q}`, fmt.Sprint("group-", r.IntN(chaosHot)))
 			return func() {}
 		}},
-		{name: "a replay", least: short, most: long, counted: true, inject: func(c *chaos, _ *rand.Rand) func() {
+		{name: aReplay, least: short, most: long, counted: true, inject: func(c *chaos, _ *rand.Rand) func() {
 			c.sleep(time.Second) // so that rows are settled that it can send again
-			c.operate("a replay", "replays", `{"since": %q, "outboxes": ["outbox_events", "outbox_dispatch_jobs/platform"]}`, time.Now().Add(-3*time.Second).UTC().Format(time.RFC3339))
+			c.operate("", "replays", `{"since": %q, "outboxes": ["outbox_events", "outbox_dispatch_jobs/platform"]}`, time.Now().Add(-3*time.Second).UTC().Format(time.RFC3339))
 			return func() {}
 		}},
 	}

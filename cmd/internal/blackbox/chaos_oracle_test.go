@@ -292,7 +292,7 @@ func TestFaultOracle(t *testing.T) {
 func TestFaultReceiverAnswersLate(t *testing.T) {
 	t.Parallel()
 	w := newTruth()
-	to, receiver := sinktest.NewReceiver(t), &chaosReceiver{truth: w}
+	to, receiver := sinktest.NewReceiver(t), &chaosReceiver{truth: w, effects: &effects{n: map[string]int{}}}
 	release := make(chan struct{})
 	slow := sinktest.Script(func(*sinktest.Request) sinktest.Answer {
 		return sinktest.Answer{Status: http.StatusCreated, Release: release}

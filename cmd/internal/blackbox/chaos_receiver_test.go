@@ -18,6 +18,7 @@ const poisonMark = "poison!"
 // chaosReceiver answers, and notes what it accepts.
 type chaosReceiver struct {
 	truth    *truth
+	effects  *effects
 	behave   atomic.Pointer[sinktest.Script] // a fault; Answer{} lets it answer as always
 	forgiven atomic.Bool                     // poison is accepted
 }
@@ -35,12 +36,21 @@ func (c *chaosReceiver) answer(req *sinktest.Request) sinktest.Answer {
 	if a.Status == 0 || a.Status/100 == 2 {
 		for i, it := range req.Items {
 			if i >= len(a.ItemStatuses) || a.ItemStatuses[i] == "SUCCESS" {
-				c.truth.accept(it.ID, it.Payload, it.Replay != "")
+				c.accept(it.ID, &it)
 			}
 		}
 		c.noteLate(req, &a)
 	}
 	return a
+}
+
+const aReplay = "a replay"
+
+func (c *chaosReceiver) accept(id string, it *sinktest.Received) {
+	if it.Replay != "" {
+		c.effects.add(aReplay)
+	}
+	c.truth.accept(id, it.Payload, it.Replay != "")
 }
 
 // lateAnswer is how long the receiver may take for an answer before the oracle expects that the rows may
@@ -80,7 +90,7 @@ func answerKind(name string, most time.Duration, script func(salt uint64) sinkte
 // takeCopy is the second destination of the jobs.
 func (c *chaosReceiver) takeCopy(req *sinktest.Request) sinktest.Answer {
 	for _, it := range req.Items {
-		c.truth.accept(webhookCopy+it.ID, it.Payload, it.Replay != "")
+		c.accept(webhookCopy+it.ID, &it)
 	}
 	return sinktest.Answer{}
 }

@@ -250,9 +250,10 @@ func newChaos(t *testing.T, h host, plan chaosPlan, onDisk bool) *chaos {
 	t.Helper()
 	s, server, store, disk := chaosScene(t, h, onDisk)
 	w := &workload{truth: newTruth(), store: store, rate: plan.rate}
+	acted := &effects{n: map[string]int{}}
 	c := &chaos{
-		workload: w, scene: s, host: h.name, server: server, frozen: freezerOf(server), to: &chaosReceiver{truth: w.truth},
-		disk: disk, effects: &effects{n: map[string]int{}},
+		workload: w, scene: s, host: h.name, server: server, frozen: freezerOf(server), to: &chaosReceiver{truth: w.truth, effects: acted},
+		disk: disk, effects: acted,
 		report: &chaosReport{host: h.name, rate: plan.rate, kinds: map[string]*kindReport{}},
 	}
 	s.to.Script(func(req *sinktest.Request) sinktest.Answer { return c.to.answer(req) })
