@@ -9,6 +9,7 @@ SERVERS  = store/storetest/servers/servers.sh
 SUITES   = \
 	plain/cmd/internal/blackbox \
 	race/others \
+	servers/others \
 	plain/capture/postgres \
 	plain/capture/mysql \
 	plain/store/postgres \
@@ -20,10 +21,6 @@ SUITES   = \
 	plain/dispatch/sink/nats \
 	plain/dispatch/sink/flowcatalyst \
 	plain/dispatch/sink/webhook \
-	plain/dispatch/sink/camunda \
-	plain/checkpoint/replay \
-	plain/store/outbox/mongo \
-	plain/cmd/internal/quickstart \
 	race/busiest \
 	plain/store/sqlite \
 	plain/capture/sqlite \
@@ -34,7 +31,10 @@ SUITES   = \
 	plain/dispatch/sink/internal/template \
 	plain/store/storetest/servers
 OWN      = $(patsubst plain/%,./%,$(filter plain/%,$(SUITES)))
-DATABASES = ./store/postgres ./store/mysql ./store/mongo ./store/sqlite ./capture/postgres ./capture/mysql ./capture/mongo ./capture/sqlite
+BUSIEST   = ./store/postgres ./store/mongo ./capture/postgres ./capture/mysql
+# The packages whose tests use servers of store/storetest/servers.
+WITHSERVERS = $$(go list -test -f '{{if not .ForTest}}{{$$p := .ImportPath}}{{range .Deps}}{{if eq . "github.com/sluicebox/sluicebox/store/storetest/servers"}}{{$$p}}{{"\n"}}{{end}}{{end}}{{end}}' ./... | sed -n 's/\.test$$//p')
+NOTOWN    = grep -vxF "$$(go list $(OWN))"
 # The packages with model tests.
 MODELS    = $(sort $(dir $(shell grep -rl --include=*_test.go pgregory.net/rapid .)))
 AT_ONCE ?= 2
@@ -66,22 +66,21 @@ quickstart: build ## build it and show it at work, with nothing to set up
 	bin/sluicebox quickstart
 
 # AT_ONCE suites run at a time, in the order of SUITES: the longest first, so that all end
-# together. Three would wait for each other on two processors. race/others are the packages
-# without a suite of their own. One suite alone, with its servers:
+# together. Three would wait for each other on two processors. One suite alone, with its servers:
 #
-#	store/storetest/servers/servers.sh exec mysql mariadb -- make race/store/mysql
+#	store/storetest/servers/servers.sh exec mysql mariadb -- make plain/store/mysql
 #
-# The race detector slows a program down some five times, and SQLite, which is Go code
-# here, more. So the suites of databases and receivers and the scenarios of blackbox run without it. Of the
-# databases' suites the tests with the most going on at once (raced.Only in TestMain) run again
-# with it, in race/busiest. `make raced` runs everything with it, and belongs to each release.
+# The race detector slows a program down some five times. So it is for the packages that need no server,
+# race/others, and for the tests of databases with the most going on at once (raced.Only in TestMain),
+# race/busiest. `make raced` runs everything with it, and belongs to each release. servers/others are
+# the packages that use servers and have no suite of their own.
 #
 # Plain suites are compiled as the program and its image are, and share their packages. Packages that
 # parse text, or start programs, in one goroutine are among them.
 #
 # A test of PostgreSQL runs on one version, and a scenario beside one server, the most important beside
 # two; VERSIONS=all runs them on each, VERSIONS=mysql on that.
-test: have-go have-cc ## run all tests beside real servers, the packages' own with the race detector
+test: have-go have-cc ## run all tests beside real servers, those without servers with the race detector
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=$(VERSIONS) $(MAKE) --no-print-directory -k -j$(AT_ONCE) $(SUITES)
 
 $(filter plain/%,$(SUITES)): plain/%:
@@ -92,10 +91,13 @@ $(filter plain/%,$(SUITES)): plain/%:
 plain/store/storetest/servers: ARGS = -skip '^Test(Kafka|Standby|TLSAndHBA|MySQLTLS|Mongo(Elections|StepDownOfOne|OplogIsRolled|TLSAndAuth)|.*CrashRestart)$$'
 
 race/busiest:
-	$(RARELY) $(GOTEST) -race -p 2 $(DATABASES)
+	$(RARELY) $(GOTEST) -race -p 2 $(BUSIEST)
 
 race/others:
-	$(RARELY) $(GOTEST) -race -p 3 $$(go list ./... | grep -vxF "$$(go list $(OWN))")
+	$(RARELY) $(GOTEST) -race -p 2 $$(go list ./... | $(NOTOWN) | grep -vxF "$(WITHSERVERS)")
+
+servers/others:
+	CGO_ENABLED=0 $(GOTEST) -p 2 $$(echo "$(WITHSERVERS)" | $(NOTOWN))
 
 # test leaves out the scenarios that take long and add little, which TestMain names.
 scenarios: have-go ## run all scenarios of the built program beside real servers (before a release)

@@ -212,17 +212,33 @@ func patience(process, source string) time.Duration {
 	return time.Duration(float64(maxPatience) * float64(binary.BigEndian.Uint32(sum[:])) / (1 << 32))
 }
 
-// findEntry returns the configuration of the source in one of the whole file. All entries must be the same,
-// because a reload starts and ends no relay.
+// findEntry returns the configuration of the source in one of the whole file. No source may have come or
+// gone, because a reload starts and ends no relay.
 func (s *source) findEntry(now *config.Config, err error) (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if was, is := s.process.options.Config.SourceNames(), now.SourceNames(); !slices.Equal(was, is) {
-		return nil, refused("keys that need a restart changed: sources has other entries; undo it, or restart the process")
+	if changed := changedNames(s.process.options.Config.SourceNames(), now.SourceNames()); changed != "" {
+		return nil, refused("sources need a restart: %s; undo it, or restart the process", changed)
 	}
 	all := now.Sources()
 	return all[slices.IndexFunc(all, func(c *config.Config) bool { return c.SourceName() == s.name })], nil
+}
+
+// changedNames says which names were added and which removed, empty if none.
+func changedNames(was, is []string) string {
+	var parts []string
+	if added := without(is, was); len(added) > 0 {
+		parts = append(parts, "added "+strings.Join(added, ", "))
+	}
+	if removed := without(was, is); len(removed) > 0 {
+		parts = append(parts, "removed "+strings.Join(removed, ", "))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func without(names, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return slices.Contains(others, n) })
 }
 
 // run runs the relay of the source until the context ends.

@@ -89,8 +89,16 @@ func beforeRelease() []func(*testing.T) {
 		TestMongoEachPrivilegeIsNamed, TestMongoReader, TestMongoWithoutASet,
 		// TestTheLogIsLost, TestMongoTheOplogIsRolled, TestTheBinlogIsPurged, TestLateClaimsBehindAStandby
 		TestTheSlotIsInvalidated, TestMongoTheCollectionIs, TestTheBinlogOfAnotherServer, TestLateClaimsBehindAReplica,
-		// TestLayouts, TestReloads
-		TestTypesAreReadAgain, TestEndlessResponses,
+		// TestLayouts, TestReloads, TestRowsOfRoutesThatAreSetBack, TestInitFromTable
+		TestTypesAreReadAgain, TestTypesKeepTheOrder, TestFailedRowsWithoutAState, TestInitFromTableOfLayouts,
+		TestRowsWithoutAStateOutliveAChangeOfOutboxes,
+		// TestReceiverAnswersWrong, TestOneRefusedItem, TestABlockedGroup, TestSpillOnSQLite
+		TestEndlessResponses, TestBodyTooLarge, TestLoneRefusedRow, TestAReceiverDeadForLong,
+		TestOddGroupsDelayNoOtherGroup, TestPollingWithSpilledRows, TestSpilledRowsThatChange, TestManySpilledGroups,
+		// TestFailover and the other suites of capture/postgres and capture/mysql, TestTwoRelays
+		TestAReplicaIsPromoted, TestTheDatabaseIsPromoted, TestTheFirstHostIsSilent, TestSourcesSpread,
+		// TestQuickstart, TestQuickstartKilled, TestSwitchFromAPoller, TestDoctorBesideRelays, TestInbox
+		TestQuickstartInterrupted, TestSwitchBesideAPoller, TestDoctorBesideRelaysMySQL, TestReceiptsAreRecorded,
 	}
 }
 

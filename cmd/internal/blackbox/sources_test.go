@@ -233,5 +233,10 @@ func TestReloadOfSources(t *testing.T) {
 	if status := r.askAs(after, http.MethodPost, "/sources/"+second+"/api/v1/reload"); status == http.StatusOK {
 		t.Error("a source that works takes another database")
 	}
+	r.set(t, strings.Replace(r.text, "{name: "+second+",", "{name: another,", 1))
+	if status := r.askAs(after, http.MethodPost, "/sources/"+first+"/api/v1/reload"); status == http.StatusOK {
+		t.Error("a reload takes other sources")
+	}
+	r.waitFor("sources need a restart: added another; removed " + second)
 	expectStop(t, r.relay)
 }

@@ -32,6 +32,7 @@ func TestPollingWithSpilledRows(t *testing.T) {
 
 				rows := many(s.t, 3000)
 				r := s.run()
+				expectMode(s.t, r, "stream") // a transaction in another database may keep the slot waiting
 				s.number(1, 100, "i % 50")
 				arrive(s.t, s.to, 100)
 				s.to.Script(dead)

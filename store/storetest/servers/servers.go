@@ -85,7 +85,7 @@ func Chosen[S any](all []S) []S {
 // Crowd raises the number of parallel tests above the number of processors, unless
 // -parallel sets it, because tests with servers mostly wait. TestMain calls it.
 func Crowd() error {
-	const parallel = "6"
+	const parallel = "4"
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
