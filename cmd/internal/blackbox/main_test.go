@@ -93,12 +93,17 @@ func beforeRelease() []func(*testing.T) {
 		TestTypesAreReadAgain, TestTypesKeepTheOrder, TestFailedRowsWithoutAState, TestInitFromTableOfLayouts,
 		TestRowsWithoutAStateOutliveAChangeOfOutboxes,
 		// TestReceiverAnswersWrong, TestOneRefusedItem, TestABlockedGroup, TestSpillOnSQLite
-		TestEndlessResponses, TestBodyTooLarge, TestLoneRefusedRow, TestAReceiverDeadForLong,
+		TestEndlessResponses, TestBodyTooLarge, TestLoneRefusedRow, TestOpenBreakerWithoutRows, TestAReceiverDeadForLong,
 		TestOddGroupsDelayNoOtherGroup, TestPollingWithSpilledRows, TestSpilledRowsThatChange, TestManySpilledGroups,
 		// TestFailover and the other suites of capture/postgres and capture/mysql, TestTwoRelays
 		TestAReplicaIsPromoted, TestTheDatabaseIsPromoted, TestTheFirstHostIsSilent, TestSourcesSpread,
-		// TestQuickstart, TestQuickstartKilled, TestSwitchFromAPoller, TestDoctorBesideRelays, TestInbox
-		TestQuickstartInterrupted, TestSwitchBesideAPoller, TestDoctorBesideRelaysMySQL, TestReceiptsAreRecorded,
+		// TestQuickstart, TestQuickstartKilled, TestMongoQuickstart, TestQuickstartWithFewRights
+		TestQuickstartInterrupted, TestQuickstartTextOutput, TestQuickstartKeeps, TestQuickstartAfterAKilledOneOnMySQL,
+		TestQuickstartWithFewRightsOnMySQL, TestQuickstartWithPartialRevokes, TestMongoQuickstartKeptAndKilled,
+		// TestBacklogOfTheFirstStart, TestFirstStartBlocksGroups, TestRoutesThatFail, TestRoleWithoutReplication
+		TestMongoBacklogOfTheFirstStart, TestMongoFirstStartBlocksGroups, TestRouteIsRenamedAndDropped, TestWALLevelReplica,
+		// TestSwitchFromAPoller, TestDoctorBesideRelays, TestInbox
+		TestSwitchBesideAPoller, TestDoctorBesideRelaysMySQL, TestReceiptsAreRecorded,
 	}
 }
 
