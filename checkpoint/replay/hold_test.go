@@ -3,6 +3,7 @@ package replay_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -91,10 +92,18 @@ func TestReplayFailsIfSinkIsRemoved(t *testing.T) {
 	}
 }
 
-// busyLanes are lanes with endless live rows. It counts the lanes on hold.
+// busyLanes are lanes with endless live rows. It counts the lanes on hold, and the pages that have rows of
+// the group "many".
 type busyLanes struct {
 	replay.Lanes
-	finished, holds, maxHolds atomic.Int64
+	finished, holds, maxHolds, pages atomic.Int64
+}
+
+func (c *busyLanes) Replay(job string, rows []store.ReplayRow) {
+	if slices.ContainsFunc(rows, func(r store.ReplayRow) bool { return r.Group == store.GroupOf("many") }) {
+		c.pages.Add(1)
+	}
+	c.Lanes.Replay(job, rows)
 }
 
 func (c *busyLanes) DoneCount() int64 { return c.finished.Add(1) }
@@ -134,7 +143,7 @@ func TestFewLanesOnHoldBesideLiveRows(t *testing.T) {
 }
 
 // TestSlowJobFinishesALane: beside live rows, a lane with many rows does not wait for a turn of each other
-// lane between two of its pages, because its live rows are on hold until its last.
+// lane between two of its pages, and its pages are large, because its live rows are on hold until its last.
 func TestSlowJobFinishesALane(t *testing.T) {
 	t.Parallel()
 	const groups, many = 120, 300
@@ -164,5 +173,8 @@ func TestSlowJobFinishesALane(t *testing.T) {
 	}
 	if left != 0 || others > groups {
 		t.Errorf("%d rows of the lane are left, and %d of %d other rows came before its last", left, others, 2*groups)
+	}
+	if n := lanes.pages.Load(); n > 6 {
+		t.Errorf("the %d rows of the lane came in %d pages, want 6 at most", many, n)
 	}
 }

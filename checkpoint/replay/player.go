@@ -149,6 +149,9 @@ func (p *player) round(ctx context.Context, now time.Time) (next time.Duration, 
 		if err := p.saveJob(ctx, p.Job, store.JobPlaying, ""); err != nil {
 			return 0, err
 		}
+		if p.hasUnread() {
+			return 0, nil
+		}
 		return 0, p.sleepAttending(ctx, p.pauseAfter(now))
 	case listed:
 		return 0, nil

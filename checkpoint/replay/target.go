@@ -70,6 +70,25 @@ func (p *player) hasBegun(e *target) bool {
 	return false
 }
 
+// page returns the most rows of the next page of a sink with room. A lane that has begun gets them all at
+// once, although live rows flow, because its own are on hold.
+func (p *player) page(e *target, room int) int {
+	if p.isThrottled() && p.hasBegun(e) {
+		return min(room, begunPageRows)
+	}
+	return p.pageSize(room)
+}
+
+// hasUnread reports whether a lane has begun and has rows left to read.
+func (p *player) hasUnread() bool {
+	for _, t := range p.turns {
+		if t.lastRead > 0 && !t.allRead {
+			return true
+		}
+	}
+	return false
+}
+
 // nextTurns returns the turns that share the next page. If the job is slow, a lane that has begun gets its
 // pages alone until all its rows are read. Its live rows are on hold: with a row in each page of twenty
 // lanes, a thousand rows would take a thousand pages.
@@ -90,7 +109,7 @@ func (p *player) send(ctx context.Context, now time.Time) (sent bool, next time.
 		if len(ready) == 0 || room <= 0 {
 			continue
 		}
-		rows, wait := allowedRows(p.pace, now, p.pageSize(room))
+		rows, wait := allowedRows(p.pace, now, p.page(e, room))
 		if rows == 0 {
 			next = min(next, wait)
 			continue

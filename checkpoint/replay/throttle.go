@@ -21,6 +21,10 @@ const (
 	// thousand (measured; fewer rows or longer pauses change little).
 	throttledPageRows, pauseFactor = 20, 4
 
+	// begunPageRows is the maximum number of rows of a lane whose first rows were sent. Its live rows are
+	// on hold until its last row is sent, so no pause follows either.
+	begunPageRows = 200
+
 	// maxPause is the maximum pause between two pages. A page that takes longer than
 	// a quarter of it mostly waits for the network or the disk.
 	maxPause = 20 * time.Millisecond
