@@ -79,10 +79,13 @@ func (m mongoChaos) states(ctx context.Context, since time.Time, take func(id, s
 	return nil
 }
 
-// newMongoChaos is a set of one member, with a small oplog that can be rolled.
+// newMongoChaos is a set of one member. Its oplog can be rolled, and holds half a minute of 1000 rows/s. Of a
+// smaller one, every fault would fill the half after which rows are spilled.
 func newMongoChaos(t *testing.T, onDisk bool) (*scene, *servers.MongoSet, chaosStore, *servers.Disk) {
 	t.Helper()
-	set := servers.StartMongo(t, 1, servers.SmallOplog())
+	settings := servers.SmallOplog()
+	settings["oplogSize"] = "96"
+	set := servers.StartMongo(t, 1, settings)
 	var disk *servers.Disk
 	if onDisk {
 		disk = set.Members[0].OnDisk(chaosDisk)
