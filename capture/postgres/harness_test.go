@@ -161,14 +161,6 @@ func inTurn(t *testing.T, versions []int, test func(t *testing.T, version int)) 
 	}
 }
 
-func eachVersion(t *testing.T, test func(t *testing.T, version int)) {
-	t.Helper()
-	inTurn(t, servers.Versions(), func(t *testing.T, version int) {
-		t.Parallel() // a test mostly waits
-		test(t, version)
-	})
-}
-
 // aVersion runs a test on one version, which its name chooses, or on those of SLUICEBOX_TEST_VERSIONS.
 // The suite runs on each.
 func aVersion(t *testing.T, test func(t *testing.T, version int)) {
@@ -197,7 +189,8 @@ func TestSuiteAlone(t *testing.T) {
 
 func TestSuite(t *testing.T) {
 	t.Parallel()
-	eachVersion(t, func(t *testing.T, version int) {
+	inTurn(t, servers.Versions(), func(t *testing.T, version int) {
+		t.Parallel() // a test mostly waits
 		capturetest.Run(t, capturetest.Harness{
 			Log: true,
 			Setup: func(t *testing.T) capturetest.Database {

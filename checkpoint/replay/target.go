@@ -70,10 +70,10 @@ func (p *player) hasBegun(e *target) bool {
 	return false
 }
 
-// page returns the most rows of the next page of a sink with room. A lane that has begun gets them all at
-// once, although live rows flow, because its own are on hold.
-func (p *player) page(e *target, room int) int {
-	if p.isThrottled() && p.hasBegun(e) {
+// page returns the most rows of the next page, for nextTurns. A lane that has begun gets them all at once,
+// although live rows flow, because its own are on hold.
+func (p *player) page(turns []*laneTurn, room int) int {
+	if turns[0].lastRead > 0 && p.isThrottled() {
 		return min(room, begunPageRows)
 	}
 	return p.pageSize(room)
@@ -109,12 +109,12 @@ func (p *player) send(ctx context.Context, now time.Time) (sent bool, next time.
 		if len(ready) == 0 || room <= 0 {
 			continue
 		}
-		rows, wait := allowedRows(p.pace, now, p.page(e, room))
+		turns := p.nextTurns(ready)
+		rows, wait := allowedRows(p.pace, now, p.page(turns, room))
 		if rows == 0 {
 			next = min(next, wait)
 			continue
 		}
-		turns := p.nextTurns(ready)
 		if err := p.sendPage(ctx, e, turns[:min(len(turns), rows)], rows, now); err != nil {
 			return sent, next, err
 		}

@@ -37,13 +37,8 @@ var flowBox = rigs.EventsOutbox()
 // of SLUICEBOX_TEST_VERSIONS, in parallel with other tests, because a test mostly waits.
 func aVersion(t *testing.T, test func(t *testing.T, url string)) {
 	t.Helper()
-	onVersions(t, servers.Spread(t, servers.Versions()), test)
-}
-
-func onVersions(t *testing.T, versions []int, test func(t *testing.T, url string)) {
-	t.Helper()
 	t.Parallel()
-	for _, version := range versions {
+	for _, version := range servers.Spread(t, servers.Versions()) {
 		t.Run(fmt.Sprintf("pg%d", version), func(t *testing.T) {
 			t.Parallel()
 			test(t, servers.Database(t, version))

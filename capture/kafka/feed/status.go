@@ -92,7 +92,7 @@ func (s *status) reset() {
 	s.now = Status{Records: s.now.Records, Problem: s.now.Problem}
 }
 
-// The observer nobody ignores all events.
+// nobody ignores all events.
 type nobody struct{}
 
 func (nobody) Connected()                        {}

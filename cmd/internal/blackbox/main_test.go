@@ -62,8 +62,8 @@ func busiest() []func(*testing.T) {
 	}
 }
 
-// beforeRelease are the scenarios that only `make scenarios` and -run choose. Each takes long, and most of
-// what it shows is shown by a shorter one, named here.
+// beforeRelease are the scenarios that only `make scenarios` and -run choose. Each takes long, and shorter
+// ones, named here, show most of the same.
 func beforeRelease() []func(*testing.T) {
 	return []func(*testing.T){
 		// TestBench
