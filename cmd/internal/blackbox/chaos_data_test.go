@@ -148,7 +148,14 @@ func operatorKinds() []chaosKind {
 		}},
 		{name: aReplay, least: short, most: long, counted: true, inject: func(c *chaos, _ *rand.Rand) func() {
 			c.sleep(time.Second) // so that rows are settled that it can send again
-			c.operate("", "replays", `{"since": %q, "outboxes": ["outbox_events", "outbox_dispatch_jobs/platform"]}`, time.Now().Add(-3*time.Second).UTC().Format(time.RFC3339))
+			since := time.Now().Add(-3 * time.Second).UTC().Format(time.RFC3339)
+			request := func() {
+				c.operate("", "replays", `{"since": %q, "outboxes": ["outbox_events", "outbox_dispatch_jobs/platform"]}`, since)
+			}
+			if !c.someRelayIsWanted() {
+				return request // another fault keeps them down until it ends
+			}
+			request()
 			return func() {}
 		}},
 	}

@@ -47,10 +47,10 @@ func (e *effects) text(kind string) string {
 // same time lets no request through.
 const effectTimeout = 10 * time.Second
 
-// awaitEffects waits until the faults of a step have acted.
+// awaitEffects waits until the faults of a step have acted, unless it keeps all relays down.
 func (c *chaos) awaitEffects(of []chaosKind, before map[string]int) {
 	c.t.Helper()
-	for end := time.Now().Add(effectTimeout); time.Now().Before(end); c.sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(effectTimeout); time.Now().Before(end) && c.someRelayIsWanted(); c.sleep(50 * time.Millisecond) {
 		now := c.effects.all()
 		if !slices.ContainsFunc(of, func(k chaosKind) bool { return k.counted && now[k.name] == before[k.name] }) {
 			return

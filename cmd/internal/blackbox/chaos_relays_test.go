@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -162,6 +163,11 @@ func (c *chaos) pick(r *rand.Rand) *chaosRelay {
 		return c.relays[(c.indexOf(leader)+1)%len(c.relays)]
 	}
 	return leader
+}
+
+// someRelayIsWanted reports whether not all relays are down on purpose.
+func (c *chaos) someRelayIsWanted() bool {
+	return slices.ContainsFunc(c.relays, func(r *chaosRelay) bool { return r.wanted })
 }
 
 func (c *chaos) indexOf(r *chaosRelay) int {
