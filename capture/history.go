@@ -18,7 +18,8 @@ type StartPoint struct {
 	// retained for it.
 	Slot string
 	// Since replaces Position if that is "": the range starts at the rows committed at this
-	// time or later. Origin may be "" then.
+	// time or later. Origin may be "" then. Rows after Position that were committed earlier may be
+	// left out. Zero is no time.
 	Since time.Time
 }
 

@@ -26,7 +26,8 @@ type assembler struct {
 	// refresh reads the columns of a table that the binlog does not name.
 	refresh  func(t *table) error
 	unlogged unloggedWrites
-	watching bool // changes are read, not new rows
+	watching bool      // changes are read, not new rows
+	since    time.Time // rows that committed before it are left out; zero: none are
 
 	last         binlogPosition // everything up to here was read, and emitted except positions without rows
 	idle         idleState
@@ -280,7 +281,7 @@ func (a *assembler) tableMap(d *decoder, raw []byte) error {
 
 	t, outbox := a.tables.byKey[string(key)]
 	marks := string(key) == a.tables.markerKey
-	if !outbox && !marks {
+	if !outbox && !marks || outbox && a.tooEarly() {
 		a.foreign = a.foreign || !isOwnTable(key)
 		delete(a.mapped, id)
 		return nil
@@ -300,6 +301,10 @@ func (a *assembler) tableMap(d *decoder, raw []byte) error {
 	a.mapped[id] = l
 	return nil
 }
+
+// tooEarly reports whether the transaction committed before the rows that are read. Its rows may be older
+// than a change of their table, and could not be read then. Some commit times have whole seconds.
+func (a *assembler) tooEarly() bool { return a.tx.Committed.Add(time.Second).Before(a.since) }
 
 // layoutOf returns the layout of a TABLE_MAP event, usually a cached one.
 func (a *assembler) layoutOf(d *decoder, t *table, raw, rest []byte) (*layout, error) {

@@ -42,6 +42,7 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 		return err
 	}
 	s.resetState(sv, from.format(), from)
+	s.since = at.Since
 	if at.Position == "" { // a transaction in parts needs a position to count from
 		select {
 		case out <- capture.Batch{Position: from.format()}:

@@ -98,7 +98,7 @@ func (r *dumpRun) read(ctx context.Context) error {
 	defer asm.close()
 	d := &dump{}
 	st := &stream{src: s, ctx: ctx, dump: d, asm: asm, out: r.out, until: r.until, onStart: r.onStart}
-	asm.emit, asm.snapshotMark, asm.watching = st.send, r.snapshotMark, s.watching
+	asm.emit, asm.snapshotMark, asm.watching, asm.since = st.send, r.snapshotMark, s.watching, s.since
 	asm.refresh = func(t *table) error { return s.control.refresh(ctx, t) }
 
 	if s.checkUnlogged {

@@ -29,7 +29,8 @@ type Source struct {
 	// missingRowsFrom is the earliest time to report that rows may be missing.
 	checkUnlogged   bool
 	missingRowsFrom time.Time
-	watching        bool // set by Watch
+	watching        bool      // set by Watch
+	since           time.Time // set by ReadRange: earlier rows are left out
 
 	acks logsource.Acks[binlogPosition]
 }

@@ -68,7 +68,7 @@ func (r *jobRun) readLog(ctx context.Context, at *logPlace, take func(context.Co
 // finalReadError returns an error that ends the job if reading again does not help.
 func finalReadError(err error) error {
 	if err != nil && isFinal(err) {
-		return failf("cannot read the remaining rows: %v; a job that started on the log does not continue from the table", err)
+		return failf("cannot read the remaining rows: %v; a job that started on the log does not continue from the table: start another one with --source table", err)
 	}
 	return err
 }
