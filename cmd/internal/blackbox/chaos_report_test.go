@@ -17,12 +17,12 @@ type kindReport struct {
 
 // chaosReport is the result of a run.
 type chaosReport struct {
-	host, command string
-	lasted        time.Duration
-	rate          int
-	faults        int // steps of two count twice
-	kinds         map[string]*kindReport
-	recovered     []time.Duration // of all steps
+	title, command string
+	lasted         time.Duration
+	rate           int
+	faults         int // steps of two count twice
+	kinds          map[string]*kindReport
+	recovered      []time.Duration // of all steps
 
 	rows, poisoned, lost, outOfOrder, lies, bodies, duplicates, most, odd int
 	replayed, deleted                                                     int
@@ -58,7 +58,7 @@ func (r *chaosReport) add(v *verdict) {
 // markdown is a section of deploy/faults.md.
 func (r *chaosReport) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "## %s\n\n", r.host)
+	fmt.Fprintf(&b, "## %s\n\n", r.title)
 	fmt.Fprintf(&b, "`%s`: %d faults of %d kinds in %s, about %d rows/s.\n\n", r.command, r.faults, len(r.kinds), r.lasted.Round(time.Second), r.rate)
 	switch {
 	case !r.complete:
@@ -137,22 +137,27 @@ the relay that leads has more of each. The machine is what the run got of it: a 
 
 `
 
-// save puts the section into a page, in place of an earlier one of the host.
+// save puts the section into a page, in place of an earlier one with its title. What the page says before
+// its sections besides faultsHead stays.
 func (r *chaosReport) save(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil && !os.IsNotExist(err) {
 		return err
 	}
 	var sections []string
-	if _, rest, found := strings.Cut(string(text), "\n## "); found {
+	head := faultsHead
+	if begin, rest, found := strings.Cut(string(text), "\n## "); found {
+		if notes, same := strings.CutPrefix(begin, faultsHead); same && notes != "" {
+			head += strings.TrimRight(notes, "\n") + "\n\n"
+		}
 		for section := range strings.SplitSeq(rest, "\n## ") {
-			if !strings.HasPrefix(section, r.host+"\n") {
+			if !strings.HasPrefix(section, r.title+"\n") {
 				sections = append(sections, "## "+strings.TrimRight(section, "\n")+"\n\n")
 			}
 		}
 	}
 	sections = append(sections, r.markdown())
 	slices.Sort(sections)
-	page := strings.TrimRight(faultsHead+strings.Join(sections, ""), "\n") + "\n"
+	page := strings.TrimRight(head+strings.Join(sections, ""), "\n") + "\n"
 	return os.WriteFile(file, []byte(page), 0o644) //nolint:gosec // a page of the documentation
 }

@@ -147,8 +147,8 @@ func (s *samples) svg(title string) []byte {
 }
 
 // savePicture writes the samples beside a page and returns the picture's line of the page.
-func (s *samples) savePicture(page, host string) (string, error) {
-	picture := s.svg("Sizes over the run, " + host)
+func (s *samples) savePicture(page, title string) (string, error) {
+	picture := s.svg("Sizes over the run, " + title)
 	if picture == nil {
 		return "", nil
 	}
@@ -157,6 +157,6 @@ func (s *samples) savePicture(page, host string) (string, error) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return "", err
 	}
-	file := host + ".svg"
+	file := strings.NewReplacer(", ", "-", " ", "-").Replace(title) + ".svg"
 	return fmt.Sprintf("![Sizes over the run](%s/%s)\n\n", folder, file), os.WriteFile(filepath.Join(path, file), picture, 0o644)
 }

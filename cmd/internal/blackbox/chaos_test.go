@@ -136,6 +136,14 @@ type chaosPlan struct {
 	brief  bool
 }
 
+// title is the heading of a run's report.
+func (p chaosPlan) title(host string) string {
+	if p.every > 0 {
+		return fmt.Sprintf("%s, a fault every %s", host, p.every)
+	}
+	return host
+}
+
 // command starts a run again.
 func (p chaosPlan) command(host string) string {
 	if p.brief {
@@ -217,7 +225,7 @@ func (c *chaos) conclude(plan chaosPlan) func() {
 			return
 		}
 		if c.sampled != nil {
-			picture, err := c.sampled.savePicture(file, c.host)
+			picture, err := c.sampled.savePicture(file, c.report.title)
 			if err != nil {
 				c.t.Error(err)
 			}
@@ -254,7 +262,7 @@ func newChaos(t *testing.T, h host, plan chaosPlan, onDisk bool) *chaos {
 	c := &chaos{
 		workload: w, scene: s, host: h.name, server: server, frozen: freezerOf(server), to: &chaosReceiver{truth: w.truth, effects: acted},
 		disk: disk, effects: acted,
-		report: &chaosReport{host: h.name, rate: plan.rate, kinds: map[string]*kindReport{}},
+		report: &chaosReport{title: plan.title(h.name), rate: plan.rate, kinds: map[string]*kindReport{}},
 	}
 	s.to.Script(func(req *sinktest.Request) sinktest.Answer { return c.to.answer(req) })
 	c.newCopies(plan.brief)
