@@ -109,13 +109,18 @@ func (f *intake) comparePaces(now time.Time) {
 // room does not matter: rows that stand still, of a paused group, may fill the rest.
 //
 // While the relay catches up, routes of one outbox wait for each other as long as they are about as
-// fast, because to spill rows slows all of them down. Which of them waits for rows is chance then. Routes
-// that get few of the rows show no pace: they do not wait for one that hardly drains, and never did better.
+// fast, because to spill rows slows all of them down. Which of them waits for rows is chance then.
 func (f *intake) starves(t *bufferState) bool {
 	return slices.ContainsFunc(f.buffers, func(other *bufferState) bool {
-		behind := t.crawled >= crawlsAfter || 2*t.lately < other.lately || t.hardly >= crawlsAfter && 2*other.came < t.came
-		return other.roomy && (behind || f.statuses == nil || !f.fan.together(t.Dispatcher, other.Dispatcher))
+		return other.roomy && (t.isBehind(other) || f.statuses == nil || !f.fan.together(t.Dispatcher, other.Dispatcher))
 	})
+}
+
+// isBehind reports whether a buffer crawls, or lately did less than half as many rows as another. If it
+// gets fewer rows than that one, it does fewer although it is as fast, so its share of them counts. Routes that get
+// few of the rows show no pace: they do not wait for one that hardly drains, and never did better.
+func (t *bufferState) isBehind(other *bufferState) bool {
+	return t.crawled >= crawlsAfter || 2*t.lately*max(t.came, other.came) < other.lately*t.came || t.hardly >= crawlsAfter && 2*other.came < t.came
 }
 
 // bufferState is the intake's view of a sink's buffer.

@@ -56,3 +56,25 @@ func TestSpillingStartsBeforeTheLimit(t *testing.T) {
 		})
 	}
 }
+
+// While routes catch up, one that gets half of the rows is not behind because it does half as many.
+func TestRoutesAreComparedByTheirShare(t *testing.T) {
+	for name, c := range map[string]struct {
+		of, other bufferState
+		want      bool
+	}{
+		"as fast":                    {bufferState{lately: 900, came: 100_000}, bufferState{lately: 1000, came: 100_000}, false},
+		"as fast with half the rows": {bufferState{lately: 450, came: 50_000}, bufferState{lately: 1000, came: 100_000}, false},
+		"as fast with more rows":     {bufferState{lately: 1000, came: 100_000}, bufferState{lately: 10, came: 1000}, false},
+		"a third as fast":            {bufferState{lately: 300, came: 100_000}, bufferState{lately: 1000, came: 100_000}, true},
+		"slow with half the rows":    {bufferState{lately: 200, came: 50_000}, bufferState{lately: 1000, came: 100_000}, true},
+		"slow with more rows":        {bufferState{lately: 400, came: 100_000}, bufferState{lately: 10, came: 1000}, false}, // 10 show no pace
+		"dead":                       {bufferState{lately: 0, came: 100_000}, bufferState{lately: 10, came: 1000}, true},
+		"crawls":                     {bufferState{crawled: crawlsAfter}, bufferState{}, true},
+		"nothing came":               {bufferState{}, bufferState{}, false},
+	} {
+		if got := c.of.isBehind(&c.other); got != c.want {
+			t.Errorf("%s: behind %t, want %t", name, got, c.want)
+		}
+	}
+}
