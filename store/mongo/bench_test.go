@@ -66,6 +66,13 @@ func BenchmarkSpill(b *testing.B) {
 	storetest.BenchmarkSpill(b, r.store, r.epoch)
 }
 
+func BenchmarkSpillOfLegs(b *testing.B) {
+	box := flowBox()
+	box.Routes = storetest.BenchRoutes()
+	r := newRig(b, servers.Mongo(b), box)
+	storetest.BenchmarkSpillOfLegs(b, r.store, r.epoch)
+}
+
 func BenchmarkReplay(b *testing.B) {
 	r := newRig(b, servers.Mongo(b), flowBox())
 	storetest.BenchmarkReplay(b, r.store, r.epoch)

@@ -65,10 +65,12 @@ func BenchmarkRows(b *testing.B) {
 }
 
 // benchLeader returns a store that leads.
-func benchLeader(b *testing.B, f servers.Flavour) (*mysql.Store, store.Epoch) {
+func benchLeader(b *testing.B, f servers.Flavour, routes ...store.Route) (*mysql.Store, store.Epoch) {
 	url := f.Database(b)
 	servers.ExecMySQL(b, url, flowTable)
-	st, err := mysql.New(mysql.Config{URL: url, Name: "bench", Outboxes: []store.Outbox{flowBox()}})
+	box := flowBox()
+	box.Routes = routes
+	st, err := mysql.New(mysql.Config{URL: url, Name: "bench", Outboxes: []store.Outbox{box}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -81,6 +83,15 @@ func BenchmarkSpill(b *testing.B) {
 		b.Run(string(f), func(b *testing.B) {
 			st, epoch := benchLeader(b, f)
 			storetest.BenchmarkSpill(b, st, epoch)
+		})
+	}
+}
+
+func BenchmarkSpillOfLegs(b *testing.B) {
+	for _, f := range servers.Flavours() {
+		b.Run(string(f), func(b *testing.B) {
+			st, epoch := benchLeader(b, f, storetest.BenchRoutes()...)
+			storetest.BenchmarkSpillOfLegs(b, st, epoch)
 		})
 	}
 }

@@ -293,9 +293,9 @@ func wantOwnPlans(t *testing.T, f servers.Flavour, st *Store, db *sql.DB, stage 
 		want(fmt.Sprint("get ", n), "PRIMARY", limit, r.getText(s, "hold", keys), s.args)
 		s = &statement{}
 		want(fmt.Sprint("lock ", n), "PRIMARY", limit, r.getText(s, "hold", keys)+" FOR UPDATE", s.args)
+		list := `["` + strings.Join(keys, `", "`) + `"]`
+		wantPlan(t, f, db, fmt.Sprint(stage, ": delete ", n), "r", "PRIMARY", 1, deleteText, []any{list, "rig", "hold"})
 	}
-	want("delete", "PRIMARY", 1, deleteRecord, []any{"rig", "hold", "key"})
-
 	s := &statement{}
 	err := st.operator.do(t.Context(), func(ctx context.Context, c *conn) error {
 		tab, err := c.table(ctx, st.outboxes.Lookup("box"))

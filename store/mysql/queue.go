@@ -187,7 +187,7 @@ func (r reader) Lanes(ctx context.Context, queue, outbox string, take func(store
 }
 
 const (
-	// maxInsertRows is the maximum number of rows that one statement adds to a queue.
+	// maxInsertRows is the maximum number of rows or records that one statement adds.
 	maxInsertRows = 128
 	// packetShare is the part of max_allowed_packet that a statement uses unless one of its
 	// values is larger: a quarter.
@@ -211,11 +211,11 @@ func (t writeTx) Enqueue(ctx context.Context, queue string, rows []store.Item) (
 	if rows, err = t.fittingRows(queue, rows); err != nil {
 		return 0, err
 	}
-	err = t.batches(rows, func(batch []store.Item) error {
+	err = inBatches(t.conn, rows, itemSize, func(batch []store.Item) error {
 		err := t.insert(ctx, queue, batch)
 		if code(err) == codeDuplicate { // the server undid this statement alone
 			if batch, err = t.absent(ctx, queue, batch); err == nil {
-				err = t.batches(batch, func(some []store.Item) error { return t.insert(ctx, queue, some) })
+				err = inBatches(t.conn, batch, itemSize, func(some []store.Item) error { return t.insert(ctx, queue, some) })
 			}
 		}
 		added += len(batch)
@@ -249,16 +249,16 @@ func itemSize(it *store.Item) int {
 	return len(it.ID) + len(it.Kind) + len(it.Group.Name) + len(it.Payload) + len(ledger.EncodeAttributes(it.Attributes))
 }
 
-// batches passes rows on in batches of few different lengths, so that the server keeps few
+// inBatches passes rows or records on in batches of few different lengths, so that the server keeps few
 // prepared statements.
-func (t writeTx) batches(rows []store.Item, write func([]store.Item) error) error {
-	for len(rows) > 0 {
-		n := t.conn.fitting(len(rows), maxInsertRows, func(i int) int { return itemSize(&rows[i]) })
+func inBatches[T any](c *conn, all []T, size func(*T) int, write func([]T) error) error {
+	for len(all) > 0 {
+		n := c.fitting(len(all), maxInsertRows, func(i int) int { return size(&all[i]) })
 		n = 1 << (bits.Len(uint(n)) - 1) // a power of two
-		if err := write(rows[:n]); err != nil {
+		if err := write(all[:n]); err != nil {
 			return err
 		}
-		rows = rows[n:]
+		all = all[n:]
 	}
 	return nil
 }

@@ -3,7 +3,9 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store/ledger"
@@ -76,30 +78,45 @@ func (r reader) List(ctx context.Context, kind, prefix string, limit int, take f
 // Now implements ledger.Tx.
 func (t writeTx) Now(ctx context.Context) (time.Time, error) { return serverTime(ctx, t.conn) }
 
-// Put implements ledger.Writer. The servers have no common form of the statement that binds
-// a body once.
+// Put implements ledger.Writer. The caller gives the records in the order of their keys.
 func (t writeTx) Put(ctx context.Context, kind string, records ...ledger.Record) error {
-	const put = "INSERT INTO " + ownPrefix + `record (name, kind, record_key, body, version) VALUES (?, ?, ?, ?, 1)
-ON DUPLICATE KEY UPDATE body = ?, version = version + 1`
-	for _, rec := range records {
-		body := string(rec.Body)
-		if _, err := t.conn.exec(ctx, put, t.name, kind, rec.Key, body, body); err != nil {
-			return err
+	size := func(rec *ledger.Record) int { return len(rec.Key) + len(rec.Body) }
+	return inBatches(t.conn, records, size, func(some []ledger.Record) error {
+		var args []any
+		for _, rec := range some {
+			args = append(args, t.name, kind, rec.Key, string(rec.Body))
 		}
-	}
-	return nil
+		_, err := t.conn.exec(ctx, t.conn.server.putText(len(some)), args...)
+		return err
+	})
 }
 
-// deleteRecord deletes one record. A DELETE of several reads, and locks, all of a small table,
-// also with FORCE INDEX (measured: MySQL 9.7 and MariaDB 10.11, 16 keys of 20 records).
-const deleteRecord = "DELETE FROM " + ownPrefix + "record WHERE name = ? AND kind = ? AND record_key = ?"
+// putText returns the statement that writes records. The servers have no common name for a row that
+// exists already.
+func (s *server) putText(records int) string {
+	const values = "(?, ?, ?, ?, 1)"
+	text := "INSERT INTO " + ownPrefix + "record (name, kind, record_key, body, version) VALUES\n" + values + strings.Repeat(", "+values, records-1)
+	if s.mariadb {
+		return text + "\nON DUPLICATE KEY UPDATE body = VALUE(body), version = version + 1"
+	}
+	return text + " AS n\nON DUPLICATE KEY UPDATE body = n.body, version = " + ownPrefix + "record.version + 1"
+}
 
-// Delete implements ledger.Writer.
+// Delete implements ledger.Writer. It joins the keys, because a DELETE with a list of them reads, and locks, all
+// of a small table, also with FORCE INDEX (measured: MySQL 9.7 and MariaDB 10.11, 16 keys of 20 records).
 func (t writeTx) Delete(ctx context.Context, kind string, keys ...string) error {
-	for _, key := range keys {
-		if _, err := t.conn.exec(ctx, deleteRecord, t.name, kind, key); err != nil {
+	for some := range slices.Chunk(keys, maxKeys) {
+		list, err := json.Marshal(some)
+		if err != nil {
+			return err
+		}
+		if _, err := t.conn.exec(ctx, deleteText, string(list), t.name, kind); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// deleteText is the statement that deletes the records whose keys, in ASCII, are in a JSON array.
+const deleteText = "DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (k VARCHAR(100) CHARACTER SET utf8mb4 PATH '$')) AS d STRAIGHT_JOIN " + records +
+	"\nON r.name = ? AND r.kind = ? AND r.record_key = d.k"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
 
@@ -52,6 +53,62 @@ func TestRemovalLocksNoOtherRow(t *testing.T) {
 					t.Errorf("%d rows behind the others: %d, %v", rows, n, err)
 				}
 				cancel()
+				if err := other.Rollback(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// TestRecordsLockNoOtherRecord: records are written and deleted beside other sessions' new records, in
+// tables so small that the server would rather read all of them.
+func TestRecordsLockNoOtherRecord(t *testing.T) {
+	for _, f := range servers.Flavours() {
+		t.Run(string(f), func(t *testing.T) {
+			for _, n := range []int{2, 20, 200} {
+				url := f.Database(t)
+				st, epoch := scriptLeader(t, url)
+				db := servers.OpenMySQL(t, url)
+				var records []ledger.Record
+				var keys []string
+				for i := range n {
+					key := fmt.Sprintf("key %03d", i)
+					keys, records = append(keys, key), append(records, ledger.Record{Key: key, Body: fmt.Appendf(nil, `{"n": %d}`, i)})
+				}
+				write := func(do func(ctx context.Context, tx ledger.Tx) error) {
+					t.Helper()
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					if err := (backend{st, st.operator}).Update(ctx, epoch, ledger.Full, do); err != nil {
+						t.Errorf("%d records: %v", n, err)
+					}
+				}
+				put := func(ctx context.Context, tx ledger.Tx) error { return tx.Put(ctx, "test", records...) }
+				write(put)
+				servers.ExecMySQL(t, url, "ANALYZE TABLE sluicebox_record")
+				other, err := db.BeginTx(t.Context(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, key := range []string{"a", "key 000a", "z"} { // in front of the others, between them, and behind
+					if _, err := other.Exec("INSERT INTO sluicebox_record (name, kind, record_key, body, version) VALUES ('rig', 'test', ?, '{}', 1)", key); err != nil {
+						t.Fatal(err)
+					}
+				}
+				write(put)
+				const stored = "SELECT COUNT(*) FROM sluicebox_record WHERE name = 'rig' AND kind = 'test' AND version = ? AND JSON_VALUE(body, '$.n') = CAST(SUBSTRING(record_key, 5) AS UNSIGNED)"
+				var count int
+				if err := db.QueryRow(stored, 2).Scan(&count); err != nil || count != n {
+					t.Errorf("%d of %d records were written twice, %v", count, n, err)
+				}
+				few := keys[:1+(n-1)*4/5]
+				for _, some := range [][]string{few, {"none", keys[0]}} {
+					write(func(ctx context.Context, tx ledger.Tx) error { return tx.Delete(ctx, "test", some...) })
+				}
+				if err := db.QueryRow(stored, 2).Scan(&count); err != nil || count != n-len(few) {
+					t.Errorf("%d of %d records are left, %v", count, n, err)
+				}
 				if err := other.Rollback(); err != nil {
 					t.Fatal(err)
 				}

@@ -49,10 +49,12 @@ FROM generate_series(0, %d) i`, settled, settled+pending))
 }
 
 // benchLeader returns a store that leads.
-func benchLeader(b *testing.B) (*postgres.Store, store.Epoch) {
+func benchLeader(b *testing.B, routes ...store.Route) (*postgres.Store, store.Epoch) {
 	url := servers.Database(b, 15)
 	servers.Exec(b, url, flowTable)
-	st, err := postgres.New(postgres.Config{URL: url, Name: "rig", Outboxes: []store.Outbox{flowBox}})
+	box := flowBox
+	box.Routes = routes
+	st, err := postgres.New(postgres.Config{URL: url, Name: "rig", Outboxes: []store.Outbox{box}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -63,6 +65,11 @@ func benchLeader(b *testing.B) (*postgres.Store, store.Epoch) {
 func BenchmarkSpill(b *testing.B) {
 	st, epoch := benchLeader(b)
 	storetest.BenchmarkSpill(b, st, epoch)
+}
+
+func BenchmarkSpillOfLegs(b *testing.B) {
+	st, epoch := benchLeader(b, storetest.BenchRoutes()...)
+	storetest.BenchmarkSpillOfLegs(b, st, epoch)
 }
 
 func BenchmarkReplay(b *testing.B) {

@@ -68,6 +68,35 @@ func BenchmarkSpill(b *testing.B, st Store, epoch store.Epoch) {
 	phases.report()
 }
 
+// BenchRoutes are the routes of the outbox of BenchmarkSpillOfLegs.
+func BenchRoutes() []store.Route { return []store.Route{{Name: "bus"}, {Name: "hooks"}} }
+
+// BenchmarkSpillOfLegs spills rows of a leg, with the record of each row, and settles the legs, which deletes both.
+func BenchmarkSpillOfLegs(b *testing.B, st Store, epoch store.Epoch) {
+	items, at := benchItems(), time.Now()
+	phases := newPhases(b, "spill", "settle")
+	for b.Loop() {
+		records, ends := make([]store.LegRow, len(items)), make([]store.LegEnd, len(items))
+		for i := range items {
+			it := &items[i]
+			row := store.Ref{Outbox: benchOutbox, ID: it.ID}
+			it.Outbox, it.Seq = store.LegName(benchOutbox, "hooks"), it.Seq+benchRows
+			records[i] = store.LegRow{Ref: row, Matched: []string{"bus", "hooks"}, Done: []string{"bus"}, Spilled: []string{"hooks"}}
+			ends[i] = store.LegEnd{Of: row, Outcome: store.Outcome{Ref: it.Ref, Status: store.Completed, At: at, SpilledSeq: it.Seq}}
+		}
+		phases.start()
+		for from := 0; from < benchRows; from += benchCall {
+			phases.check(st.SpillLegs(b.Context(), epoch, items[from:from+benchCall], records[from:from+benchCall]))
+		}
+		phases.end()
+		for from := 0; from < benchRows; from += benchCall {
+			phases.check(st.SettleLegs(b.Context(), epoch, ends[from:from+benchCall]))
+		}
+		phases.end()
+	}
+	phases.report()
+}
+
 // BenchmarkReplay copies rows of a replay in 1000 lanes, finds its lanes and finishes it.
 func BenchmarkReplay(b *testing.B, st Store, epoch store.Epoch) {
 	phases := newPhases(b, "copy", "lanes", "finish")

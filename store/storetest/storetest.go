@@ -48,6 +48,7 @@ type Store interface {
 	store.ReplayReader
 	LegRows(ctx context.Context, rows []store.Ref) ([]*store.LegRow, error)
 	SpillLegs(ctx context.Context, epoch store.Epoch, items []store.Item, rows []store.LegRow) error
+	SettleLegs(ctx context.Context, epoch store.Epoch, ends []store.LegEnd) error
 }
 
 // Database is the result of Setup. Its methods fail the test on an error.
