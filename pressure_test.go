@@ -68,6 +68,7 @@ func TestRoutesAreComparedByTheirShare(t *testing.T) {
 		"as fast with more rows":     {bufferState{lately: 1000, came: 100_000}, bufferState{lately: 10, came: 1000}, false},
 		"a third as fast":            {bufferState{lately: 300, came: 100_000}, bufferState{lately: 1000, came: 100_000}, true},
 		"slow with half the rows":    {bufferState{lately: 200, came: 50_000}, bufferState{lately: 1000, came: 100_000}, true},
+		"slow with few rows":         {bufferState{lately: 30, came: 5000}, bufferState{lately: 1000, came: 100_000}, true},
 		"slow with more rows":        {bufferState{lately: 400, came: 100_000}, bufferState{lately: 10, came: 1000}, false}, // 10 show no pace
 		"dead":                       {bufferState{lately: 0, came: 100_000}, bufferState{lately: 10, came: 1000}, true},
 		"crawls":                     {bufferState{crawled: crawlsAfter}, bufferState{}, true},
