@@ -78,7 +78,7 @@ func (r reader) List(ctx context.Context, kind, prefix string, limit int, take f
 // Now implements ledger.Tx.
 func (t writeTx) Now(ctx context.Context) (time.Time, error) { return serverTime(ctx, t.conn) }
 
-// Put implements ledger.Writer. The caller gives the records in the order of their keys.
+// Put implements ledger.Writer.
 func (t writeTx) Put(ctx context.Context, kind string, records ...ledger.Record) error {
 	size := func(rec *ledger.Record) int { return len(rec.Key) + len(rec.Body) }
 	return inBatches(t.conn, records, size, func(some []ledger.Record) error {
@@ -91,8 +91,7 @@ func (t writeTx) Put(ctx context.Context, kind string, records ...ledger.Record)
 	})
 }
 
-// putText returns the statement that writes records. The servers have no common name for a row that
-// exists already.
+// putText returns the statement that writes records. The servers have no common name for the new row.
 func (s *server) putText(records int) string {
 	const values = "(?, ?, ?, ?, 1)"
 	text := "INSERT INTO " + ownPrefix + "record (name, kind, record_key, body, version) VALUES\n" + values + strings.Repeat(", "+values, records-1)
