@@ -125,11 +125,12 @@ func (s *scene) expectUnclaimed(r *relay) {
 	})
 }
 
-// unsettledArrivals returns a function that counts rows that a killed relay has sent and that are open,
-// each row once. The receiver may still have to read some of them.
+// unsettledArrivals returns a function that counts rows that have arrived since its last call, from a relay that
+// was killed then, and that are open: the next relay sends each of them once more. The receiver may still
+// have to read some of them.
 func unsettledArrivals(t testing.TB, to *sinktest.Receiver, open func() map[string]bool) func() int {
-	counted := map[string]bool{}
-	return func() (n int) {
+	counted := 0 // arrivals
+	return func() int {
 		t.Helper()
 		within(t, testTimeout, func() string {
 			if n := to.Clients(); n > 0 {
@@ -137,14 +138,14 @@ func unsettledArrivals(t testing.TB, to *sinktest.Receiver, open func() map[stri
 			}
 			return ""
 		})
-		now := open()
-		for _, it := range to.Log() {
-			if now[it.ID] && !counted[it.ID] {
-				n++
-				counted[it.ID] = true
+		all, now, unsettled := to.Log(), open(), map[string]bool{}
+		for _, it := range all[counted:] {
+			if now[it.ID] {
+				unsettled[it.ID] = true
 			}
 		}
-		return n
+		counted = len(all)
+		return len(unsettled)
 	}
 }
 
