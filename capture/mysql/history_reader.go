@@ -42,7 +42,9 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 		return err
 	}
 	s.resetState(sv, from.format(), from)
-	s.since = at.Since
+	if at.Skip == 0 { // else the rows of a transaction are counted
+		s.since = at.Since
+	}
 	if at.Position == "" { // a transaction in parts needs a position to count from
 		select {
 		case out <- capture.Batch{Position: from.format()}:
