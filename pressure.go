@@ -118,8 +118,8 @@ func (f *intake) starves(t *bufferState) bool {
 
 // isBehind reports whether a buffer crawls, or lately did less than half as many rows as another. A buffer that
 // gets fewer rows does fewer although it is as fast, so the limit falls with its share, down to a quarter:
-// to spill the few rows of a small share costs little. Routes that get few of the rows show no pace: they
-// do not wait for one that hardly drains, and never did better.
+// to spill the few rows of a small share costs little. A route that gets few of the rows shows no pace. It
+// does not wait for a route that hardly drains and never did better.
 func (t *bufferState) isBehind(other *bufferState) bool {
 	most := min(max(t.came, other.came), 2*t.came)
 	return t.crawled >= crawlsAfter || 2*t.lately*most < other.lately*t.came || t.hardly >= crawlsAfter && 2*other.came < t.came

@@ -57,7 +57,7 @@ func TestSpillingStartsBeforeTheLimit(t *testing.T) {
 	}
 }
 
-// While routes catch up, one that gets half of the rows is not behind because it does half as many.
+// A route that gets half of the rows, and does half as many, is not behind.
 func TestRoutesAreComparedByTheirShare(t *testing.T) {
 	for name, c := range map[string]struct {
 		of, other bufferState

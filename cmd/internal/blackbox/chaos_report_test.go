@@ -137,8 +137,8 @@ the relay that leads has more of each. The machine is what the run got of it: a 
 
 `
 
-// save puts the section into a page, in place of an earlier one with its title. What the page says before
-// its sections besides faultsHead stays.
+// save puts the section into a page, in place of an earlier one with its title. It keeps the notes
+// between faultsHead and the sections.
 func (r *chaosReport) save(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil && !os.IsNotExist(err) {
