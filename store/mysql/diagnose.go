@@ -199,24 +199,9 @@ const (
 // connections checks that the server has room for the relay's sessions.
 func (c *checker) connections(ctx context.Context) error {
 	c.Subject = "connections"
-	setting, err := c.conn.variable(ctx, "max_connections")
+	used, limit, err := c.usage(ctx)
 	if err != nil {
 		return err
-	}
-
-	limit, err := strconv.Atoi(setting)
-	if err != nil {
-		return fmt.Errorf("max_connections is %q", setting)
-	}
-
-	var name, text string
-	if err := c.conn.sqlConn.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Threads_connected'").Scan(&name, &text); err != nil {
-		return err
-	}
-
-	used, err := strconv.Atoi(text)
-	if err != nil {
-		return fmt.Errorf("number of sessions (Threads_connected) is %q", text)
 	}
 
 	usage := fmt.Sprintf("%d of %d are in use", used, limit)
@@ -229,6 +214,51 @@ func (c *checker) connections(ctx context.Context) error {
 	lines[0] += "; or end unneeded sessions"
 	c.Add(store.GradeAdvice, fmt.Sprintf("%s, and a relay needs %d", usage, sessionsNeeded), lines...)
 	return nil
+}
+
+// usage returns the number of sessions of the server and its limit.
+func (c *checker) usage(ctx context.Context) (used, limit int, err error) {
+	setting, err := c.conn.variable(ctx, "max_connections")
+	if err != nil {
+		return 0, 0, err
+	}
+
+	limit, err = strconv.Atoi(setting)
+	if err != nil {
+		return 0, 0, fmt.Errorf("max_connections is %q", setting)
+	}
+
+	var name, text string
+	if err := c.conn.sqlConn.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Threads_connected'").Scan(&name, &text); err != nil {
+		return 0, 0, err
+	}
+
+	used, err = strconv.Atoi(text)
+	if err != nil {
+		return 0, 0, fmt.Errorf("number of sessions (Threads_connected) is %q", text)
+	}
+	return used, limit, nil
+}
+
+// DiagnoseCapacity compares the limit of the server with what several relays of one process need at once.
+// names are those of the relays that read it. The sessions of their account do not count as used.
+func (s *Store) DiagnoseCapacity(ctx context.Context, names []string) ([]store.Finding, error) {
+	c := &checker{List: finding.List{Subject: "capacity"}}
+	err := s.onNewSession(ctx, func(ctx context.Context, conn *conn) error {
+		c.conn = conn
+		used, limit, err := c.usage(ctx)
+		if err != nil {
+			return err
+		}
+		var own int
+		if err := conn.row(ctx, "SELECT count(*) FROM information_schema.PROCESSLIST WHERE user = substring_index(user(), '@', 1)", nil, &own); err != nil {
+			return err
+		}
+		of := finding.Capacity{Setting: "max_connections", Limit: limit, Used: max(used-own, 0), Needed: len(names) * sessionsNeeded, Relays: len(names)}
+		c.AddCapacity(of, conn.server.setGlobal(of.Setting, strconv.Itoa(of.Used+of.Needed+sessionsNeeded))...)
+		return nil
+	})
+	return c.Findings, err
 }
 
 // checkLimits checks the server's limits for the account.

@@ -275,6 +275,53 @@ SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity a
 	return nil
 }
 
+// DiagnoseCapacity compares the limits of the server with what several relays of one process need at
+// once. names are those of the relays that read it; their own sessions and slots do not count as used.
+func (s *Store) DiagnoseCapacity(ctx context.Context, names []string) ([]store.Finding, error) {
+	if !s.lifetime.Begin() {
+		return nil, sessions.ErrClosed
+	}
+	defer s.lifetime.Done()
+	ctx, cancel := s.lifetime.Bind(ctx)
+	defer cancel()
+	conn, err := s.dialDirect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer discard(s.lifetime, conn)
+	rows, err := conn.Query(ctx, `
+WITH others AS (SELECT a.pid, a.backend_type FROM pg_catalog.pg_stat_activity a
+  WHERE NOT starts_with(coalesce(a.application_name, ''), 'sluicebox '))
+SELECT 'max_connections', $2 * cardinality($1::text[]), (SELECT count(*) FROM others WHERE backend_type = 'client backend')::int
+    + current_setting('superuser_reserved_connections')::int + coalesce(current_setting('reserved_connections', true)::int, 0)
+UNION ALL SELECT 'max_replication_slots', cardinality($1), (SELECT count(*) FROM pg_catalog.pg_replication_slots WHERE slot_name <> ALL ($1))::int
+UNION ALL SELECT 'max_wal_senders', cardinality($1), (SELECT count(*) FROM others WHERE backend_type = 'walsender')::int`, names, sessionsNeeded)
+	if err != nil {
+		return nil, err
+	}
+	type capacity struct {
+		Setting      string
+		Needed, Used int
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[capacity])
+	if err != nil {
+		return nil, err
+	}
+	list := finding.List{Subject: "capacity"}
+	for _, of := range all {
+		var limit int
+		if err := conn.QueryRow(ctx, "SELECT current_setting($1)::int", of.Setting).Scan(&limit); err != nil {
+			return nil, err
+		}
+		list.AddCapacity(finding.Capacity{Setting: of.Setting, Limit: limit, Used: of.Used, Needed: of.Needed, Relays: len(names)},
+			"-- as a superuser, then restart the server", fmt.Sprintf("ALTER SYSTEM SET %s = %d;", of.Setting, of.Used+of.Needed+spareCapacity))
+	}
+	return list.Findings, nil
+}
+
+// spareCapacity is left to others where DiagnoseCapacity proposes a limit.
+const spareCapacity = 20
+
 // checkLimits checks the connection limits of the role and the database. The stream
 // counts against them too. Superusers have no limit.
 func (c *checker) checkLimits(ctx context.Context) error {

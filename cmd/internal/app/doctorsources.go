@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -43,6 +44,10 @@ func (d *doctor) checkSources(ctx context.Context) {
 			return nil
 		})
 	}
+	checks.Go(func() error {
+		d.checkCapacity(ctx, all)
+		return nil
+	})
 	_ = checks.Wait() // they return no error
 	d.findings = append(d.findings, slices.Concat(found...)...)
 }
@@ -84,6 +89,58 @@ func (d *doctor) adviseSameDatabase(all []*config.Config) {
 	}
 }
 
+// capacityChecker is a store whose server limits its relays together.
+type capacityChecker interface {
+	DiagnoseCapacity(ctx context.Context, relays []string) ([]store.Finding, error)
+}
+
+// checkCapacity checks whether each server has room for all sources that read it: the check of one source
+// compares only what that source needs. A server that cannot be asked is a finding of its sources.
+func (d *doctor) checkCapacity(ctx context.Context, all []*config.Config) {
+	byServer := map[string][]*config.Config{}
+	for _, cfg := range all {
+		if server := serverOf(cfg); server != "" {
+			byServer[server] = append(byServer[server], cfg)
+		}
+	}
+	for _, server := range slices.Sorted(maps.Keys(byServer)) {
+		sources := byServer[server]
+		if len(sources) == 1 {
+			continue
+		}
+		var names []string
+		for _, cfg := range sources {
+			if o, err := cfg.Relay(""); err == nil {
+				names = append(names, o.Name)
+			}
+		}
+		for _, f := range capacity(ctx, sources[0], names) {
+			f.Subject = server
+			d.add(PartDatabase, f, false)
+		}
+	}
+}
+
+// capacity asks the server of a source.
+func capacity(ctx context.Context, cfg *config.Config, relays []string) []store.Finding {
+	db, err := openDatabase(cfg)
+	if err != nil {
+		return nil
+	}
+	defer db.store.Close()
+	by, limits := db.store.Tables.(capacityChecker)
+	if !limits {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, doctorTimeout, errDoctorTimeout)
+	defer cancel()
+	found, err := by.DiagnoseCapacity(ctx, relays)
+	if err != nil {
+		return nil
+	}
+	return found
+}
+
 // databaseOf identifies the database of a source by its URL, without user and parameters.
 func databaseOf(cfg *config.Config) string {
 	raw := cfg.Settings.Source.URL.Reveal()
@@ -92,4 +149,13 @@ func databaseOf(cfg *config.Config) string {
 		return raw // of several hosts
 	}
 	return strings.ToLower(u.Scheme) + "://" + u.Host + u.Path
+}
+
+// serverOf identifies the server of a source by its URL. A URL with several hosts, or with a socket, has "".
+func serverOf(cfg *config.Config) string {
+	u, err := url.Parse(cfg.Settings.Source.URL.Reveal())
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	return strings.ToLower(u.Scheme) + "://" + u.Host
 }

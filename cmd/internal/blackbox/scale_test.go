@@ -30,6 +30,7 @@ type scaleFleet struct {
 	config string
 	relays [2]*relay
 	pause  time.Duration // between transactions
+	delay  time.Duration // of each answer
 
 	mu      sync.Mutex
 	last    map[int]int // by group, of the first arrivals
@@ -52,6 +53,7 @@ func newScaleFleet(t *testing.T) *scaleFleet {
 	s := &scaleFleet{t: t, pause: 20 * time.Millisecond, last: map[int]int{}, seen: map[[2]int]bool{}, from: map[string]int{}}
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		time.Sleep(s.delay) // a slow receiver
 		for _, found := range scaleRow.FindAllStringSubmatch(string(body), -1) {
 			group, _ := strconv.Atoi(found[1])
 			n, _ := strconv.Atoi(found[2])
@@ -73,13 +75,7 @@ checkpoint: {sweep-interval: 2s}
 outboxes: [{table: letters, layout: outbox-messages, sink: all}]
 sinks: {all: {type: webhook, url: %q}}
 `, nameFor(url), url, adminKey, cluster.Addresses()[0], scalePartitions, scaleSession, receiver.URL)
-	file := t.TempDir() + "/init.yaml"
-	if err := os.WriteFile(file, []byte(strings.Replace(s.config, adminKey, "''", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, errs, code := command(t, nil, "init", "-c", file); code != 0 || !strings.Contains(errs, "topic created") {
-		t.Fatalf("init exits with %d: %s", code, errs)
-	}
+	initTopic(t, s.config)
 	return s
 }
 

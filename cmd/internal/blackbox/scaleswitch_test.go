@@ -2,7 +2,6 @@ package blackbox
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -62,13 +61,7 @@ func TestScaleSwitch(t *testing.T) {
 	alone := s.variant("/alone", scale, "")
 	capture, dispatch := s.variant("/shards", scale, has("capture")), s.variant("/shards", scale, has("dispatch"))
 	resized := s.variant("/resized", "topic: shop", "topic: larger", "partitions: 2", "partitions: 3")
-	file := t.TempDir() + "/init.yaml"
-	if err := os.WriteFile(file, []byte(strings.Replace(resized, adminKey, "''", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, errs, code := command(t, nil, "init", "-c", file); code != 0 {
-		t.Fatalf("init exits with %d: %s", code, errs)
-	}
+	initTopic(t, resized)
 	// replaced kills c, which captures, and stops d, which dispatches. Until then the next kind stands by.
 	replaced := func(c, d, next *relay, path string) {
 		next.waitFor("standing by")

@@ -65,7 +65,8 @@ func OneLine(s string) string { return (*Redactor)(nil).OneLine(s) }
 
 // OneLine is the function [OneLine], and also removes the secrets.
 func (r *Redactor) OneLine(s string) string {
-	s = r.redact(printableLine(s))
+	// A secret may be a part of a character.
+	s = strings.ToValidUTF8(r.redact(printableLine(s)), string(utf8.RuneError))
 	end := 0 // of the first maxDetail characters
 	for range maxDetail {
 		_, size := utf8.DecodeRuneInString(s[end:])

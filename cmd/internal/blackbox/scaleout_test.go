@@ -1,0 +1,103 @@
+package blackbox
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	// scaleOutDelay is how long the receiver takes for each request: the 64 senders of a process send 320
+	// rows/s at most, so that the requests limit the processes rather than the processors of one machine.
+	scaleOutDelay  = 200 * time.Millisecond
+	scaleOutGroups = 1000
+)
+
+// share waits until n processes have equal numbers of the shards.
+func (s *scaleFleet) share(all []*relay) {
+	s.t.Helper()
+	within(s.t, testTimeout, func() string {
+		for i, r := range all {
+			if n := int(r.metric("sluicebox_scale_shards")); n != scalePartitions/len(all) {
+				return fmt.Sprintf("process %d of %d has %d of %d shards", i+1, len(all), n, scalePartitions)
+			}
+		}
+		return ""
+	})
+}
+
+// pace inserts rows of all groups at once and returns how many arrive in a second, from the first tenth to
+// the eighth: until then every sender has a group that waits.
+func (s *scaleFleet) pace(rows int) float64 {
+	s.t.Helper()
+	s.mu.Lock()
+	before := len(s.seen)
+	s.mu.Unlock()
+	_, err := s.conn.exec(fmt.Sprintf(`INSERT INTO letters (id, type, message_group, payload)
+SELECT '%d-' || n, 'EVENT', 'g' || n %% %d, format('{"g":%%s,"n":%%s}', n %% %d, n) FROM generate_series(%d, %d) n`,
+		before, scaleOutGroups, scaleOutGroups, before+1, before+rows))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	passed := func(n int) time.Time {
+		within(s.t, testTimeout, func() string {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if len(s.seen) < before+n {
+				return fmt.Sprintf("%d rows of %d have arrived", len(s.seen)-before, n)
+			}
+			return ""
+		})
+		return time.Now()
+	}
+	began := passed(rows / 10)
+	rate := float64(rows*8/10-rows/10) / passed(rows*8/10).Sub(began).Seconds()
+	passed(rows)
+	return rate
+}
+
+// Each further process that shares an outbox adds its senders. The rate is in the log of the test: nothing
+// but the order, and that every row arrives, is checked. SLUICEBOX_TEST_ROWS is a full run: 6000 rows with
+// 1, 2 and 4 processes, three times.
+//
+//	SLUICEBOX_TEST_ROWS=6000 go test -v -run TestScaleOut ./cmd/internal/blackbox
+func TestScaleOut(t *testing.T) {
+	t.Parallel()
+	rows, steps, turns := 2000, []int{1, 2}, 1
+	if text := os.Getenv("SLUICEBOX_TEST_ROWS"); text != "" {
+		rows, _ = strconv.Atoi(text)
+		steps, turns = []int{1, 2, 4}, 3
+	}
+	s := newScaleFleet(t)
+	s.delay = scaleOutDelay
+	var all []*relay
+	written := 0
+	for range turns {
+		var rates []string
+		first := 0.0
+		for _, n := range steps {
+			for len(all) < n {
+				all = append(all, start(t, s.config))
+			}
+			for len(all) > n {
+				expectStop(t, all[len(all)-1])
+				all = all[:len(all)-1]
+			}
+			s.share(all)
+			rate := s.pace(rows)
+			written += rows
+			if n == 1 {
+				first = rate
+			}
+			rates = append(rates, fmt.Sprintf("%d: %.0f rows/s (%.2f)", n, rate, rate/first/float64(n)))
+		}
+		t.Logf("processes: rate (its share of the first, times the processes): %s", strings.Join(rates, ", "))
+	}
+	s.settled(written)
+	for _, r := range all {
+		expectStop(t, r)
+	}
+}
