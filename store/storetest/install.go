@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -170,10 +171,35 @@ func (s *suite) testDiagnose(t *testing.T) {
 		t.Errorf("Diagnose acquired leadership: %v", err)
 	}
 
+	s.checkCapacity(t, st)
 	closed := open(box)
 	closed.Close()
 	if _, err := closed.Diagnose(s.ctx(t)); err == nil {
 		t.Error("Diagnose of a closed store succeeded")
+	}
+}
+
+// capacityChecker is a store whose server limits its relays together.
+type capacityChecker interface {
+	DiagnoseCapacity(ctx context.Context, relays []string) ([]store.Finding, error)
+}
+
+// checkCapacity: a server has room for two relays, and for a hundred thousand it gets advice for each limit.
+func (s *suite) checkCapacity(t *testing.T, st Store) {
+	by, limits := st.(capacityChecker)
+	if !limits {
+		return
+	}
+	for relays, want := range map[int]store.Grade{2: store.GradeOK, 100_000: store.GradeAdvice} {
+		found, err := by.DiagnoseCapacity(s.ctx(t), make([]string, relays))
+		if err != nil || len(found) == 0 {
+			t.Errorf("capacity for %d relays: %v, %v", relays, found, err)
+		}
+		for _, f := range found {
+			if f.Grade != want || (f.Remedy != "") != (want == store.GradeAdvice) {
+				t.Errorf("capacity for %d relays: %+v, want grade %v", relays, f, want)
+			}
+		}
 	}
 }
 
