@@ -34,6 +34,9 @@ type event struct {
 
 // eventOf parses an event in one pass. The event shares raw's memory.
 func eventOf(raw bson.Raw, pipeline string) (event, error) {
+	if err := document.Validate(raw); err != nil {
+		return event{}, fmt.Errorf("parse event: %w", err)
+	}
 	elements, err := raw.Elements()
 	if err != nil {
 		return event{}, fmt.Errorf("parse event: %w", err)
