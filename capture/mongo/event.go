@@ -34,9 +34,6 @@ type event struct {
 
 // eventOf parses an event in one pass. The event shares raw's memory.
 func eventOf(raw bson.Raw, pipeline string) (event, error) {
-	if err := document.Validate(raw); err != nil {
-		return event{}, fmt.Errorf("parse event: %w", err)
-	}
 	elements, err := raw.Elements()
 	if err != nil {
 		return event{}, fmt.Errorf("parse event: %w", err)
@@ -59,6 +56,14 @@ func eventOf(raw bson.Raw, pipeline string) (event, error) {
 			e.at, _ = v.TimeOK()
 		case fieldDocument:
 			e.document, _ = v.DocumentOK()
+			err = document.Validate(e.document)
+		default: // payloads
+			if limited, is := v.DocumentOK(); is {
+				err = document.Validate(limited)
+			}
+		}
+		if err != nil {
+			return event{}, fmt.Errorf("parse event: %w", err)
 		}
 	}
 

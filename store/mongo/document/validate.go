@@ -7,8 +7,11 @@ import (
 )
 
 // Validate checks a document and all documents in it. bson.Raw.Validate reads no nested document, and the
-// functions of this package panic on one that is cut off.
+// functions of this package panic on one that is cut off. nil is valid.
 func Validate(doc bson.Raw) error {
+	if doc == nil {
+		return nil
+	}
 	elements, err := doc.Elements()
 	if err != nil {
 		return err
