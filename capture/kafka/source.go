@@ -96,6 +96,9 @@ func (s *Source) Compare(a, b store.Position) int {
 	return capture.ComparePositions(a, b, offsetOf)
 }
 
+// Offset returns the offset of the next record of a position, -1 for no position.
+func Offset(at store.Position) (int64, error) { return offsetOf(at) }
+
 func offsetOf(at store.Position) (int64, error) {
 	if at == "" {
 		return -1, nil

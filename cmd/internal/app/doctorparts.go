@@ -58,7 +58,7 @@ func (d *doctor) checkIngest(ctx context.Context) {
 // PartScale is the topic between capture and dispatch, if one is configured. Doctor checks it after the log.
 const PartScale = "scale"
 
-// checkScale checks the topic between capture and dispatch.
+// checkScale checks the topic between capture and dispatch, and the processes on both sides.
 func (d *doctor) checkScale(ctx context.Context) {
 	scale := d.cfg.Settings.Scale
 	if scale == nil {
@@ -68,7 +68,7 @@ func (d *doctor) checkScale(ctx context.Context) {
 	if err != nil {
 		return // checkDatabase has reported it
 	}
-	capture, err := shards.NewCapture(scale, &options, userAgent(d.version), slog.New(slog.DiscardHandler))
+	by, err := shards.NewDiagnosis(scale, &options, userAgent(d.version))
 	if err != nil {
 		d.addError(PartScale, "scale", err)
 		return
@@ -76,9 +76,9 @@ func (d *doctor) checkScale(ctx context.Context) {
 	timed, cancel := context.WithTimeoutCause(ctx, doctorTimeout, errDoctorTimeout)
 	defer cancel()
 	f := store.Finding{Grade: store.GradeFault, Subject: "topic " + scale.Topic}
-	switch err := capture.CheckTopic(timed); {
+	switch err := by.CheckTopic(timed); {
 	case err == nil, errors.As(err, new(*store.SetupError)):
-		d.runChecks(ctx, PartScale, f.Subject, capture, nil)
+		d.runChecks(ctx, PartScale, f.Subject, by, nil)
 	case shards.IsTopicMissing(err):
 		f.Text, f.Remedy = "does not exist", "run `sluicebox init`, which creates it"
 		d.add(PartScale, f, false)

@@ -184,6 +184,20 @@ func (s *scaleFleet) settled(rows int) {
 	s.t.Logf("%d rows, %d repeats", rows, s.repeats)
 }
 
+// expectDoctor waits until doctor says all of that.
+func (s *scaleFleet) expectDoctor(texts ...string) {
+	s.t.Helper()
+	within(s.t, testTimeout, func() string {
+		out, errs, _ := s.relays[0].sluicebox("doctor")
+		for _, text := range texts {
+			if !strings.Contains(out, text) {
+				return fmt.Sprintf("doctor does not say %q:\n%s%s", text, out, errs)
+			}
+		}
+		return ""
+	})
+}
+
 // Two processes share an outbox. Whichever of them is killed or frozen, no row is lost and the rows of a
 // group first arrive in order. SLUICEBOX_TEST_CRASHES replaces the number of rounds; 20 is a full run.
 func TestScaleFaults(t *testing.T) {
@@ -198,6 +212,7 @@ func TestScaleFaults(t *testing.T) {
 	}
 	s.captures()
 	stop := s.write()
+	s.expectDoctor("the 8 shards of topic shop", "the topic gets records", "processes with role dispatch: 2", "records behind")
 	for range rounds {
 		for _, victim := range []func() int{
 			func() int { i, _ := s.captures(); return i },
