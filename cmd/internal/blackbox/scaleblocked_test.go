@@ -31,10 +31,10 @@ func TestScaleBlockedGroup(t *testing.T) {
 	aVersion(t, func(t *testing.T, version int) {
 		cluster := servers.Kafka(t, 1, map[string]string{"group.initial.rebalance.delay.ms": "0"})
 		b := &blockedGroup{scene: newScene(t, postgresHost(version), fmt.Sprintf(
-			"dispatch: {on-failed: block, max-retries: 0}\nscale: {engine: kafka, brokers: [%q], topic: blocked, partitions: 1}\n", cluster.Addresses()[0]))}
+			"dispatch: {on-failed: block, max-retries: 0}\ncheckpoint: {max-hold: 1MiB}\nscale: {engine: kafka, brokers: [%q], topic: blocked, partitions: 1}\n", cluster.Addresses()[0]))}
 		initTopic(t, b.config)
 		b.exec(b.kind.business)
-		rows, phase, phases := many(t, 5000), 2*time.Second, 1
+		rows, phase, phases := many(t, 15_000), 2*time.Second, 1
 		if os.Getenv(rowsVariable) != "" {
 			phase, phases = 10*time.Second, 5
 		}

@@ -29,7 +29,7 @@ func (s *scaleFleet) share(all []*relay) {
 	})
 }
 
-// pace inserts rows of all groups at once and returns how many arrive in a second, from the first tenth to
+// pace inserts rows of all groups at once, whose ids are in order like those of a snapshot, and returns how many arrive in a second, from the first tenth to
 // the eighth: until then every sender has a group that waits.
 func (s *scaleFleet) pace(rows int) float64 {
 	s.t.Helper()
@@ -37,8 +37,8 @@ func (s *scaleFleet) pace(rows int) float64 {
 	before := len(s.seen)
 	s.mu.Unlock()
 	_, err := s.conn.exec(fmt.Sprintf(`INSERT INTO letters (id, type, message_group, payload)
-SELECT '%d-' || n, 'EVENT', 'g' || n %% %d, format('{"g":%%s,"n":%%s}', n %% %d, n) FROM generate_series(%d, %d) n`,
-		before, scaleOutGroups, scaleOutGroups, before+1, before+rows))
+SELECT lpad(n::text, 9, '0'), 'EVENT', 'g' || n %% %d, format('{"g":%%s,"n":%%s}', n %% %d, n) FROM generate_series(%d, %d) n`,
+		scaleOutGroups, scaleOutGroups, before+1, before+rows))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -80,7 +80,9 @@ func TestScaleOut(t *testing.T) {
 		first := 0.0
 		for _, n := range steps {
 			for len(all) < n {
-				all = append(all, start(t, s.config))
+				r := start(t, s.config)
+				r.waitFor("shards assigned")
+				all = append(all, r)
 			}
 			for len(all) > n {
 				expectStop(t, all[len(all)-1])
