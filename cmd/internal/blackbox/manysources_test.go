@@ -22,6 +22,9 @@ import (
 //	SLUICEBOX_TEST_SOURCES=200 go test -v -run TestManySources ./cmd/internal/blackbox
 const sourcesVariable = "SLUICEBOX_TEST_SOURCES"
 
+// idleSessions is how many sessions a source keeps that has had nothing to do for a while.
+const idleSessions = 6
+
 // manySources are databases on a server of their own, all with the same outbox.
 type manySources struct {
 	t     *testing.T
@@ -166,8 +169,8 @@ func TestManySources(t *testing.T) {
 
 		const look = 5 * time.Second
 		within(t, testTimeout, func() string { // those of the start end
-			if sum, text := s.sessions(); sum > n*maxIdleSessions {
-				return fmt.Sprintf("of %d idle sources: %s, want %d at most", n, text, n*maxIdleSessions)
+			if sum, text := s.sessions(); sum > n*idleSessions {
+				return fmt.Sprintf("of %d idle sources: %s, want %d at most", n, text, n*idleSessions)
 			}
 			return ""
 		})
