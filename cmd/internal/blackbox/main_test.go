@@ -104,6 +104,8 @@ func beforeRelease() []func(*testing.T) {
 		TestMongoBacklogOfTheFirstStart, TestMongoFirstStartBlocksGroups, TestRouteIsRenamedAndDropped, TestWALLevelReplica,
 		// TestSwitchFromAPoller, TestDoctorBesideRelays, TestInbox
 		TestSwitchBesideAPoller, TestDoctorBesideRelaysMySQL, TestReceiptsAreRecorded,
+		// TestSeveralSources, TestScaleFaults
+		TestManySources, TestScaleOut, TestScaleBlockedGroup,
 	}
 }
 
