@@ -7,6 +7,7 @@ import (
 	"html"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -40,7 +41,7 @@ func Escapes() map[string]func(string) string {
 	return map[string]func(string) string{
 		"as it is":           func(s string) string { return s },
 		"upper case":         strings.ToUpper,
-		"JSON":               func(s string) string { return strings.Trim(fmt.Sprintf("%q", s), `"`) },
+		"JSON":               func(s string) string { q := strconv.Quote(s); return q[1 : len(q)-1] },
 		"JSON with slashes":  func(s string) string { return strings.ReplaceAll(s, "/", `\/`) },
 		"JSON by code":       each(`\u%04x`),
 		"JSON by CODE":       each(`\u%04X`),
