@@ -240,11 +240,7 @@ func (c *checker) placeTypes(t *table) {
 // reportMissing reports that the table does not exist, or that it exists in a schema that
 // the role may not use.
 func (c *checker) reportMissing(ctx context.Context, o *store.Outbox, setup *store.SetupError) error {
-	var schema string
-	err := c.conn.QueryRow(ctx, `
-SELECT coalesce(min(n.nspname::text), '') FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE $1 = '' AND c.relname = $2 AND c.relkind IN ('r', 'p') AND n.nspname IN ('public', current_user)
-  AND NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE')`, o.Schema, o.Table).Scan(&schema)
+	schema, err := schemaWithoutUsage(ctx, c.conn, o)
 	if err != nil {
 		return err
 	}
@@ -256,9 +252,25 @@ WHERE $1 = '' AND c.relname = $2 AND c.relkind IN ('r', 'p') AND n.nspname IN ('
 	return nil
 }
 
+// schemaWithoutUsage returns the schema of an outbox that has the table, but that the role may not use;
+// "" if there is none. Of an outbox without a schema, those are the schemas of the default search_path.
+func schemaWithoutUsage(ctx context.Context, conn *pgx.Conn, o *store.Outbox) (schema string, err error) {
+	err = conn.QueryRow(ctx, `
+SELECT coalesce(min(n.nspname::text), '') FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = $2 AND c.relkind IN ('r', 'p') AND (n.nspname = $1 OR $1 = '' AND n.nspname IN ('public', current_user))
+  AND NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE')`, o.Schema, o.Table).Scan(&schema)
+	return schema, err
+}
+
 // reportNoUsage reports that the role lacks USAGE on a schema.
 func (c *checker) reportNoUsage(schema string) {
-	c.AddFault(fmt.Sprintf("%s lacks USAGE on the schema %s", c.role, Ident(schema)), fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), c.role))
+	problem, remedy := noUsage(c.role, schema)
+	c.AddFault(problem, remedy)
+}
+
+// noUsage is the fault of a quoted role without USAGE on a schema.
+func noUsage(role, schema string) (problem, remedy string) {
+	return fmt.Sprintf("%s lacks USAGE on the schema %s", role, Ident(schema)), fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", Ident(schema), role)
 }
 
 // rights checks the role's privileges on the table.

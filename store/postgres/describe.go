@@ -50,6 +50,18 @@ func Describe(ctx context.Context, url, application string, o *store.Outbox, wan
 }
 
 func describeTable(ctx context.Context, conn *pgx.Conn, o *store.Outbox, wanted func(*store.TableInfo) []string) (*store.TableInfo, error) {
+	schema, err := schemaWithoutUsage(ctx, conn, o)
+	if err != nil {
+		return nil, err
+	}
+	if schema != "" {
+		var role string
+		if err := conn.QueryRow(ctx, "SELECT current_user::text").Scan(&role); err != nil {
+			return nil, err
+		}
+		problem, remedy := noUsage(Ident(role), schema)
+		return nil, &store.SetupError{Problem: problem, Remedy: remedy}
+	}
 	t, err := readTable(ctx, conn, o)
 	if setup, ok := errors.AsType[*store.SetupError](err); ok {
 		return nil, otherTables(ctx, conn, o, setup)

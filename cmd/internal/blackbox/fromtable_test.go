@@ -278,6 +278,9 @@ func TestInitFromTableFaults(t *testing.T) {
 			run(t, db, "CREATE ROLE "+role+" LOGIN")
 			t.Cleanup(func() { run(t, db, "DROP OWNED BY "+role); run(t, db, "DROP ROLE "+role) })
 			refused(t, asRole(t, source, role), "outbox", "lacks SELECT on \"outbox\"", `GRANT SELECT ON "outbox" TO "`+role+`";`)
+			run(t, db, "CREATE SCHEMA closed")
+			run(t, db, "CREATE TABLE closed.outbox (id bigint PRIMARY KEY, payload jsonb)")
+			refused(t, asRole(t, source, role), "closed.outbox", `lacks USAGE on the schema "closed"`, `GRANT USAGE ON SCHEMA "closed" TO "`+role+`";`)
 		})
 	})
 	for _, on := range []string{"mysql", "mariadb"} {
