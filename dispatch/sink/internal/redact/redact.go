@@ -21,8 +21,10 @@ import (
 
 // Redactor removes the secrets of a sink from the text of a response. A receiver may
 // echo a secret in many forms: as sent, escaped for JSON, URLs or HTML, also several
-// times over, in base64 or hexadecimal, in another case, or with blanks inside. A nil
-// Redactor has no secrets.
+// times over, in base64 or hexadecimal, in another case, or with blanks inside. It finds no
+// secret that is escaped around such blanks and follows the first character of another escape,
+// because without the blanks that character takes the secret's first ones. A nil Redactor has
+// no secrets.
 type Redactor struct {
 	// secrets is a function, so that printing a Redactor does not show them. It
 	// returns them in lower case, the longest first.

@@ -60,9 +60,14 @@ func FuzzRedact(f *testing.F) {
 		if len(key) < minSpacedSecretBytes || !visible(key) || strings.ContainsAny(key, `%&\`) || len(before)+len(behind) > 200 || len(key) > 40 {
 			t.Skip() // a key may look like an escape of another text
 		}
-		escapes, text := sinktest.Escapes(), key
+		escapes, text, spread := sinktest.Escapes(), key, false
 		for _, i := range []uint{a, b, c} {
-			text = escapes[names[i%uint(len(names))]](text)
+			name := names[i%uint(len(names))]
+			spread = spread || name == "a line each" || name == "unseen in between"
+			text = escapes[name](text)
+		}
+		if spread && strings.ContainsAny(before, `%&\`) {
+			t.Skip() // it may become an escape together with the first characters
 		}
 		got := New(false, key).OneLine(before + " " + text + " " + behind)
 		if strings.Contains(sink.Redacted, key) {
