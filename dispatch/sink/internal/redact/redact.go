@@ -343,6 +343,9 @@ func unescape(b []byte) (plain []byte, n int) {
 			return nil, 0
 		}
 		entity := string(b[:end+1])
+		if strings.ContainsFunc(entity[1:end], isOutsideEntity) { // the semicolon is that of another text
+			return nil, 0
+		}
 		if text := html.UnescapeString(entity); text != entity {
 			return []byte(text), end + 1
 		}
@@ -363,6 +366,11 @@ func unescape(b []byte) (plain []byte, n int) {
 	}
 
 	return nil, 0
+}
+
+// isOutsideEntity reports whether no HTML entity has the character between its & and its semicolon.
+func isOutsideEntity(c rune) bool {
+	return c != '#' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z')
 }
 
 // hexByte reads two hexadecimal digits after the prefix of an escape.
