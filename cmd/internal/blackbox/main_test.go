@@ -105,7 +105,7 @@ func beforeRelease() []func(*testing.T) {
 		// TestSwitchFromAPoller, TestDoctorBesideRelays, TestInbox
 		TestSwitchBesideAPoller, TestDoctorBesideRelaysMySQL, TestReceiptsAreRecorded,
 		// TestSeveralSources, TestScaleFaults
-		TestManySources, TestScaleOut, TestScaleBlockedGroup,
+		TestManySources, TestScaleOut, TestScaleBlockedGroup, TestScaleRebalance,
 	}
 }
 

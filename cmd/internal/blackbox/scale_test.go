@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -38,7 +37,16 @@ type scaleFleet struct {
 	repeats int
 	wrong   []string
 	from    map[string]int // arrivals by the path of the URL
-	no      string         // a path from which nothing may arrive
+	commits map[int]time.Time
+	first   []scaleArrival
+	no      string // a path from which nothing may arrive
+}
+
+// scaleArrival is the first arrival of a row, from a path.
+type scaleArrival struct {
+	path     string
+	group, n int
+	at       time.Time
 }
 
 var scaleRow = regexp.MustCompile(`"g":(\d+),"n":(\d+)`)
@@ -50,7 +58,7 @@ func newScaleFleet(t *testing.T) *scaleFleet {
 		t.Skip("scale needs PostgreSQL")
 	}
 	cluster := servers.Kafka(t, 1, map[string]string{"group.min.session.timeout.ms": "1000", "group.initial.rebalance.delay.ms": "0"})
-	s := &scaleFleet{t: t, pause: 20 * time.Millisecond, last: map[int]int{}, seen: map[[2]int]bool{}, from: map[string]int{}}
+	s := &scaleFleet{t: t, pause: 20 * time.Millisecond, last: map[int]int{}, seen: map[[2]int]bool{}, from: map[string]int{}, commits: map[int]time.Time{}}
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		time.Sleep(s.delay) // a slow receiver
@@ -95,6 +103,7 @@ func (s *scaleFleet) arrived(path string, group, n int) {
 		s.wrong = append(s.wrong, fmt.Sprintf("group %d: row %d first arrives after %d", group, n, s.last[group]))
 	}
 	s.seen[[2]int{group, n}] = true
+	s.first = append(s.first, scaleArrival{path, group, n, time.Now()})
 	s.last[group] = max(n, s.last[group])
 }
 
@@ -115,6 +124,9 @@ func (s *scaleFleet) write() (stop func() int) {
 				return
 			}
 			rows += scaleGroups
+			s.mu.Lock()
+			s.commits[n] = time.Now()
+			s.mu.Unlock()
 			select {
 			case <-end:
 				return
@@ -203,17 +215,13 @@ func (s *scaleFleet) expectDoctor(texts ...string) {
 func TestScaleFaults(t *testing.T) {
 	t.Parallel()
 	s := newScaleFleet(t)
-	rounds := 1
-	if text := os.Getenv("SLUICEBOX_TEST_CRASHES"); text != "" {
-		rounds, _ = strconv.Atoi(text)
-	}
 	for i := range s.relays {
 		s.start(i)
 	}
 	s.captures()
 	stop := s.write()
 	s.expectDoctor("the 8 shards of topic shop", "the topic gets records", "processes with role dispatch: 2", "records behind")
-	for range rounds {
+	for range crashes(t, 1) {
 		for _, victim := range []func() int{
 			func() int { i, _ := s.captures(); return i },
 			func() int { _, i := s.captures(); return i },
