@@ -61,7 +61,7 @@ func newScaled(p *process) (*scaled, error) {
 	if err != nil {
 		return nil, err
 	}
-	options.Holder = p.holder
+	options.Holder, options.IdleTimeout = p.holder, idleTimeout
 	s := &scaled{process: p}
 	s.latest.Store(cfg)
 	client := userAgent(p.options.Version)

@@ -105,7 +105,7 @@ func beforeRelease() []func(*testing.T) {
 		// TestSwitchFromAPoller, TestDoctorBesideRelays, TestInbox
 		TestSwitchBesideAPoller, TestDoctorBesideRelaysMySQL, TestReceiptsAreRecorded,
 		// TestSeveralSources, TestScaleFaults
-		TestManySources, TestScaleOut, TestScaleBlockedGroup, TestScaleRebalance,
+		TestManySources, TestScaleOut, TestScaleBlockedGroup, TestScaleRebalance, TestScaleIdleShards,
 	}
 }
 

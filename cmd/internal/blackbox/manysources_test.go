@@ -113,8 +113,8 @@ func (s *manySources) awaitLed(some int, all ...*relay) time.Duration {
 func (s *manySources) sessions() (sum int, text string) {
 	s.t.Helper()
 	rows, err := s.admin.QueryContext(s.t.Context(), `
-SELECT regexp_replace(application_name, '^sluicebox ten\d+ ?', '') || CASE WHEN backend_type = 'walsender' THEN ' (walsender)' ELSE '' END, count(*)
-FROM pg_stat_activity WHERE datname LIKE 'ten%' AND application_name LIKE 'sluicebox %' GROUP BY 1 ORDER BY 1`)
+SELECT regexp_replace(application_name, '^sluicebox \S+ ?', '') || CASE WHEN backend_type = 'walsender' THEN ' (walsender)' ELSE '' END, count(*)
+FROM pg_stat_activity WHERE datname IS NOT NULL AND application_name LIKE 'sluicebox %' GROUP BY 1 ORDER BY 1`)
 	if err != nil {
 		s.t.Fatal(err)
 	}

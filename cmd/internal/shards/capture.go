@@ -131,7 +131,7 @@ func (c *Capture) Run(ctx context.Context) {
 
 // compete opens the database, waits for the lock and feeds the topic while it holds it.
 func (c *Capture) compete(ctx context.Context) error {
-	st, err := openFenced(c.options.Database, store.Settings{Name: c.options.Name, Holder: c.options.Holder, Outboxes: outboxesOf(c.options)}, shardsOf(c.cfg))
+	st, err := openFenced(c.options.Database, store.Settings{Name: c.options.Name, Holder: c.options.Holder, Outboxes: outboxesOf(c.options), IdleTimeout: c.options.IdleTimeout}, shardsOf(c.cfg))
 	if err != nil {
 		return err
 	}
