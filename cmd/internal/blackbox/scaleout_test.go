@@ -29,8 +29,9 @@ func (s *scaleFleet) share(all []*relay) {
 	})
 }
 
-// pace inserts rows of all groups at once, whose ids are in order like those of a snapshot, and returns how many arrive in a second, from the first tenth to
-// the eighth: until then every sender has a group that waits.
+// pace inserts rows of all groups at once and returns how many arrive in a second, from the first tenth to
+// the eighth: until then every sender has a group that waits. Their ids are in order, because a snapshot
+// sends them by their id.
 func (s *scaleFleet) pace(rows int) float64 {
 	s.t.Helper()
 	s.mu.Lock()
