@@ -67,7 +67,7 @@ func (s *Source) open(ctx context.Context, at store.Checkpoint, tables capture.T
 	if s.resume.Last() != o.From {
 		s.resume.Reset(o.From)
 	}
-	offset, err := offsetOf(o.From)
+	offset, err := Offset(o.From)
 	s.acks.Reset(o.From, offset)
 	return o, err
 }

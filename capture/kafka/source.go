@@ -93,13 +93,11 @@ func (s *Source) Mark(ctx context.Context, token string) error {
 
 // Compare orders positions by their offset.
 func (s *Source) Compare(a, b store.Position) int {
-	return capture.ComparePositions(a, b, offsetOf)
+	return capture.ComparePositions(a, b, Offset)
 }
 
 // Offset returns the offset of the next record of a position, -1 for no position.
-func Offset(at store.Position) (int64, error) { return offsetOf(at) }
-
-func offsetOf(at store.Position) (int64, error) {
+func Offset(at store.Position) (int64, error) {
 	if at == "" {
 		return -1, nil
 	}
@@ -110,7 +108,7 @@ func offsetOf(at store.Position) (int64, error) {
 // Acknowledge implements capture.Retention. It frees nothing: Kafka deletes records by their age or
 // size.
 func (s *Source) Acknowledge(p store.Position) {
-	s.acks.Acknowledge(p, offsetOf, s.Compare)
+	s.acks.Acknowledge(p, Offset, s.Compare)
 }
 
 // Retained implements capture.Retention. It estimates the bytes behind the last acknowledged position

@@ -292,16 +292,16 @@ func (s *Store) DiagnoseCapacity(ctx context.Context, names []string) ([]store.F
 	rows, err := conn.Query(ctx, `
 WITH others AS (SELECT a.pid, a.backend_type FROM pg_catalog.pg_stat_activity a
   WHERE NOT starts_with(coalesce(a.application_name, ''), 'sluicebox '))
-SELECT 'max_connections', $2 * cardinality($1::text[]), (SELECT count(*) FROM others WHERE backend_type = 'client backend')::int
+SELECT 'max_connections', current_setting('max_connections')::int, $2 * cardinality($1::text[]), (SELECT count(*) FROM others WHERE backend_type = 'client backend')::int
     + current_setting('superuser_reserved_connections')::int + coalesce(current_setting('reserved_connections', true)::int, 0)
-UNION ALL SELECT 'max_replication_slots', cardinality($1), (SELECT count(*) FROM pg_catalog.pg_replication_slots WHERE slot_name <> ALL ($1))::int
-UNION ALL SELECT 'max_wal_senders', cardinality($1), (SELECT count(*) FROM others WHERE backend_type = 'walsender')::int`, names, sessionsNeeded)
+UNION ALL SELECT 'max_replication_slots', current_setting('max_replication_slots')::int, cardinality($1), (SELECT count(*) FROM pg_catalog.pg_replication_slots WHERE slot_name <> ALL ($1))::int
+UNION ALL SELECT 'max_wal_senders', current_setting('max_wal_senders')::int, cardinality($1), (SELECT count(*) FROM others WHERE backend_type = 'walsender')::int`, names, sessionsNeeded)
 	if err != nil {
 		return nil, err
 	}
 	type capacity struct {
-		Setting      string
-		Needed, Used int
+		Setting             string
+		Limit, Needed, Used int
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[capacity])
 	if err != nil {
@@ -309,11 +309,7 @@ UNION ALL SELECT 'max_wal_senders', cardinality($1), (SELECT count(*) FROM other
 	}
 	list := finding.List{Subject: "capacity"}
 	for _, of := range all {
-		var limit int
-		if err := conn.QueryRow(ctx, "SELECT current_setting($1)::int", of.Setting).Scan(&limit); err != nil {
-			return nil, err
-		}
-		list.AddCapacity(finding.Capacity{Setting: of.Setting, Limit: limit, Used: of.Used, Needed: of.Needed, Relays: len(names)},
+		list.AddCapacity(finding.Capacity{Setting: of.Setting, Limit: of.Limit, Used: of.Used, Needed: of.Needed, Relays: len(names)},
 			"-- as a superuser, then restart the server", fmt.Sprintf("ALTER SYSTEM SET %s = %d;", of.Setting, of.Used+of.Needed+spareCapacity))
 	}
 	return list.Findings, nil

@@ -30,7 +30,8 @@ func (d *doctor) checkSources(ctx context.Context) {
 	d.checkSinks(ctx)
 	d.checkAdminAddress(ctx)
 
-	found := make([][]Finding, len(all))
+	servers := shareServers(all)
+	found := make([][]Finding, len(servers)+len(all))
 	var checks errgroup.Group
 	checks.SetLimit(parallelDiagnoses)
 	for i, cfg := range all {
@@ -40,14 +41,18 @@ func (d *doctor) checkSources(ctx context.Context) {
 			for j := range of.findings {
 				of.findings[j].Source = cfg.SourceName()
 			}
+			found[len(servers)+i] = of.findings
+			return nil
+		})
+	}
+	for i, sources := range servers {
+		checks.Go(func() error {
+			of := &doctor{cfg: d.cfg, version: d.version}
+			of.checkCapacity(ctx, sources)
 			found[i] = of.findings
 			return nil
 		})
 	}
-	checks.Go(func() error {
-		d.checkCapacity(ctx, all)
-		return nil
-	})
 	_ = checks.Wait() // they return no error
 	d.findings = append(d.findings, slices.Concat(found...)...)
 }
@@ -94,9 +99,8 @@ type capacityChecker interface {
 	DiagnoseCapacity(ctx context.Context, relays []string) ([]store.Finding, error)
 }
 
-// checkCapacity checks whether each server has room for all sources that read it: the check of one source
-// compares only what that source needs. A server that cannot be asked is a finding of its sources.
-func (d *doctor) checkCapacity(ctx context.Context, all []*config.Config) {
+// shareServers returns the sources of each server that several of them read, in the order of the servers.
+func shareServers(all []*config.Config) (servers [][]*config.Config) {
 	byServer := map[string][]*config.Config{}
 	for _, cfg := range all {
 		if server := serverOf(cfg); server != "" {
@@ -104,20 +108,25 @@ func (d *doctor) checkCapacity(ctx context.Context, all []*config.Config) {
 		}
 	}
 	for _, server := range slices.Sorted(maps.Keys(byServer)) {
-		sources := byServer[server]
-		if len(sources) == 1 {
-			continue
+		if len(byServer[server]) > 1 {
+			servers = append(servers, byServer[server])
 		}
-		var names []string
-		for _, cfg := range sources {
-			if o, err := cfg.Relay(""); err == nil {
-				names = append(names, o.Name)
-			}
+	}
+	return servers
+}
+
+// checkCapacity checks whether a server has room for all sources that read it: the check of one source
+// compares only what that source needs. A server that cannot be asked is a finding of its sources.
+func (d *doctor) checkCapacity(ctx context.Context, sources []*config.Config) {
+	var names []string
+	for _, cfg := range sources {
+		if o, err := cfg.Relay(""); err == nil {
+			names = append(names, o.Name)
 		}
-		for _, f := range capacity(ctx, sources[0], names) {
-			f.Subject = server
-			d.add(PartDatabase, f, false)
-		}
+	}
+	for _, f := range capacity(ctx, sources[0], names) {
+		f.Subject = serverOf(sources[0])
+		d.add(PartDatabase, f, false)
 	}
 }
 

@@ -133,9 +133,7 @@ func (s *scaled) awaitTopic(ctx context.Context) error {
 func (s *scaled) runShard(ctx context.Context, partition int) {
 	name := strconv.Itoa(partition)
 	one := &source{process: s.process, name: name, log: s.options.Log.With("shard", name), mended: make(chan struct{}, 1)}
-	one.adapt = func(of *sluicebox.Options) {
-		of.Database, of.IdleTimeout = s.shared.Database(partition), idleTimeout
-	}
+	one.adapt = func(of *sluicebox.Options) { of.Database = s.shared.Database(partition) }
 	one.find = func(now *config.Config, err error) (*config.Config, error) { return s.find(now, err, partition) }
 	retry := backoff.Doubling{Min: minSourceRestart, Max: maxSourceRestart}
 	for {

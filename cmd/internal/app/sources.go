@@ -104,7 +104,7 @@ func runSources(ctx context.Context, o Options) error {
 	for _, cfg := range o.Config.Sources() {
 		s := &source{process: p, name: cfg.SourceName(), log: o.Log.With("source", cfg.SourceName()), mended: make(chan struct{}, 1)}
 		s.adapt, s.find = func(of *sluicebox.Options) {
-			of.Patience, of.HandOver, of.IdleTimeout = patience(p.name, s.name), p.handOver(s.name), idleTimeout
+			of.Patience, of.HandOver = patience(p.name, s.name), p.handOver(s.name)
 		}, s.findEntry
 		if err := s.open(cfg); err != nil {
 			return fmt.Errorf("source %s: %w", s.name, err)
@@ -178,7 +178,7 @@ func (s *source) open(cfg *config.Config) error {
 	o := s.process.options
 	o.Config, o.Log = cfg, s.log
 	program, err := newProgram(o, prometheus.NewRegistry(), s.process.holder, func(of *sluicebox.Options) {
-		of.Destinations = s.process.shared
+		of.Destinations, of.IdleTimeout = s.process.shared, idleTimeout
 		s.adapt(of)
 	})
 	if err != nil {

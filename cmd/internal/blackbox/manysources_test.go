@@ -109,27 +109,27 @@ func (s *manySources) awaitLed(some int, all ...*relay) time.Duration {
 	return time.Since(began).Round(100 * time.Millisecond)
 }
 
-// sessions counts the sessions of relays by their purpose.
-func (s *manySources) sessions() (sum int, text string) {
-	s.t.Helper()
-	rows, err := s.admin.QueryContext(s.t.Context(), `
+// sessionsByPurpose counts the sessions of relays by their purpose.
+func sessionsByPurpose(t *testing.T, on *conn) (sum int, text string) {
+	t.Helper()
+	rows, err := on.QueryContext(t.Context(), `
 SELECT regexp_replace(application_name, '^sluicebox \S+ ?', '') || CASE WHEN backend_type = 'walsender' THEN ' (walsender)' ELSE '' END, count(*)
 FROM pg_stat_activity WHERE datname IS NOT NULL AND application_name LIKE 'sluicebox %' GROUP BY 1 ORDER BY 1`)
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var purpose string
 		var n int
 		if err := rows.Scan(&purpose, &n); err != nil {
-			s.t.Fatal(err)
+			t.Fatal(err)
 		}
 		sum += n
 		text += fmt.Sprintf(", %s %d", purpose, n)
 	}
 	if err := rows.Err(); err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return sum, fmt.Sprintf("%d sessions%s", sum, text)
 }
@@ -169,12 +169,12 @@ func TestManySources(t *testing.T) {
 
 		const look = 5 * time.Second
 		within(t, testTimeout, func() string { // those of the start end
-			if sum, text := s.sessions(); sum > n*idleSessions {
+			if sum, text := sessionsByPurpose(t, s.admin); sum > n*idleSessions {
 				return fmt.Sprintf("of %d idle sources: %s, want %d at most", n, text, n*idleSessions)
 			}
 			return ""
 		})
-		_, text := s.sessions()
+		_, text := sessionsByPurpose(t, s.admin)
 		busy := a.busy()
 		time.Sleep(look) // the time over which the processor's use is measured
 		t.Logf("%d sources: %s; %d MiB; %.1f %% of a processor", n, text, a.resident()>>20, (a.busy()-busy)/look.Seconds()*100)
@@ -183,7 +183,7 @@ func TestManySources(t *testing.T) {
 		b.waitFor("leadership acquired")
 		t.Logf("another process leads a quarter or more after %s", s.awaitLed(n/4, a, b))
 		led := leads(b)
-		_, text = s.sessions()
+		_, text = sessionsByPurpose(t, s.admin)
 		t.Logf("two processes, the second leads %d: %s; %d and %d MiB", led, text, a.resident()>>20, b.resident()>>20)
 		b.kill()
 		t.Logf("it was killed, and the first leads all after %s", s.awaitLed(n, a))

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -87,6 +88,18 @@ sinks: {all: {type: webhook, url: %q}}
 	return s
 }
 
+// initTopic creates the topic of a configuration with scale.
+func initTopic(t *testing.T, config string) {
+	t.Helper()
+	file := t.TempDir() + "/init.yaml"
+	if err := os.WriteFile(file, []byte(strings.Replace(config, adminKey, "''", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, code := command(t, nil, "init", "-c", file); code != 0 || !strings.Contains(errs, "topic created") {
+		t.Fatalf("init exits with %d: %s", code, errs)
+	}
+}
+
 // arrived records an arrival. The first arrivals of a group must be in the order of its commits.
 func (s *scaleFleet) arrived(path string, group, n int) {
 	s.mu.Lock()
@@ -143,14 +156,22 @@ func (s *scaleFleet) start(i int) {
 	s.relays[i].waitFor("shards assigned")
 }
 
+// unequal says which relay lacks its equal share of all shards; "" if each has it.
+func unequal(all ...*relay) string {
+	for i, r := range all {
+		if n := r.metric("sluicebox_scale_shards"); n != float64(scalePartitions/len(all)) {
+			return fmt.Sprintf("relay %d of %d has %v of %d shards", i, len(all), n, scalePartitions)
+		}
+	}
+	return ""
+}
+
 // captures returns the relay that captures and the other one, once both have their share of the shards.
 func (s *scaleFleet) captures() (captures, other int) {
 	s.t.Helper()
 	within(s.t, testTimeout, func() string {
-		for i, r := range s.relays {
-			if n := r.metric("sluicebox_scale_shards"); n != scalePartitions/2 {
-				return fmt.Sprintf("relay %d has %v shards", i, n)
-			}
+		if text := unequal(s.relays[:]...); text != "" {
+			return text
 		}
 		for i, r := range s.relays {
 			if r.metric("sluicebox_scale_captures") == 1 {
@@ -166,12 +187,7 @@ func (s *scaleFleet) captures() (captures, other int) {
 // hasAll waits until a relay has every shard.
 func (s *scaleFleet) hasAll(i int) {
 	s.t.Helper()
-	within(s.t, testTimeout, func() string {
-		if n := s.relays[i].metric("sluicebox_scale_shards"); n != scalePartitions {
-			return fmt.Sprintf("relay %d has %v shards of %d", i, n, scalePartitions)
-		}
-		return ""
-	})
+	within(s.t, testTimeout, func() string { return unequal(s.relays[i]) })
 }
 
 // settled waits until all rows have arrived and are COMPLETED.

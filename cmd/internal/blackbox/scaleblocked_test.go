@@ -3,26 +3,11 @@ package blackbox
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink/sinktest"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
 )
-
-// initTopic creates the topic of a configuration with scale.
-func initTopic(t *testing.T, config string) {
-	t.Helper()
-	file := t.TempDir() + "/init.yaml"
-	if err := os.WriteFile(file, []byte(strings.Replace(config, adminKey, "''", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, errs, code := command(t, nil, "init", "-c", file); code != 0 || !strings.Contains(errs, "topic created") {
-		t.Fatalf("init exits with %d: %s", code, errs)
-	}
-}
 
 // A blocked group holds up no other group of its partition: its rows wait in the database, and the offset
 // goes on. SLUICEBOX_TEST_ROWS replaces the number of rows behind it; 1000000 is a full run.
@@ -34,14 +19,11 @@ func TestScaleBlockedGroup(t *testing.T) {
 			"dispatch: {on-failed: block, max-retries: 0}\ncheckpoint: {max-hold: 1MiB}\nscale: {engine: kafka, brokers: [%q], topic: blocked, partitions: 1}\n", cluster.Addresses()[0]))}
 		initTopic(t, b.config)
 		b.exec(b.kind.business)
-		rows, phase, phases := many(t, 15_000), 2*time.Second, 1
-		if os.Getenv(rowsVariable) != "" {
-			phase, phases = 10*time.Second, 5
-		}
+		rows := many(t, 15_000)
 		b.r = b.run()
 		log := &logWatch{s: b.scene}
 		live := &pace{to: b.to, table: "outbox_events", first: 1_000_000_000, groups: 40}
-		before50, before99 := b.paced(live, phase, phases, log)
+		before50, before99 := b.paced(live, log)
 		memory := b.r.resident()
 		poison(b.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(1))
 		const each = 5000
@@ -50,7 +32,7 @@ func TestScaleBlockedGroup(t *testing.T) {
 		}
 		b.expectSpilled(rows - 1)
 		log.most = 0
-		with50, with99 := b.paced(live, phase, phases, log)
+		with50, with99 := b.paced(live, log)
 		t.Logf("p50 %s, with %d rows behind a blocked group of the same partition %s: %.2f times; p99 %s and %s: %.2f times; memory %d and %d MiB",
 			before50, rows, with50, float64(with50)/float64(before50), before99, with99, float64(with99)/float64(before99), memory>>20, b.r.resident()>>20)
 		log.expectWithin(16<<20, 0)

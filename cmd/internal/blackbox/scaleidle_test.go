@@ -27,14 +27,13 @@ func TestScaleIdleShards(t *testing.T) {
 				}
 				return ""
 			})
-			sessions := func() int { return count(t, s.conn, s.kind.sessions(s.database)) }
-			last, since := 0, time.Now()
+			last, since := "", time.Now()
 			within(t, testTimeout, func() string { // those of the start end after 30 s
-				if n := sessions(); n != last {
-					last, since = n, time.Now()
+				if _, now := sessionsByPurpose(t, s.conn); now != last {
+					last, since = now, time.Now()
 				}
 				if steady := time.Since(since); steady < 35*time.Second {
-					return fmt.Sprintf("%d sessions of %d shards for %s", last, partitions, steady)
+					return fmt.Sprintf("%d shards: %s for %s", partitions, last, steady)
 				}
 				return ""
 			})
@@ -44,7 +43,7 @@ func TestScaleIdleShards(t *testing.T) {
 			const look = 10 * time.Second
 			busy, before := r.busy(), transactions()
 			time.Sleep(look) // the time over which the use is measured
-			_, text := (&manySources{t: t, admin: s.conn}).sessions()
+			_, text := sessionsByPurpose(t, s.conn)
 			t.Logf("%d shards: %s, %.1f transactions/s, %d MiB, %.1f %% of a processor", partitions, text,
 				float64(transactions()-before)/look.Seconds(), r.resident()>>20, (r.busy()-busy)/look.Seconds()*100)
 			expectStop(t, r)

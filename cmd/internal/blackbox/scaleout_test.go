@@ -3,7 +3,6 @@ package blackbox
 import (
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,19 +14,6 @@ const (
 	scaleOutDelay  = 200 * time.Millisecond
 	scaleOutGroups = 1000
 )
-
-// share waits until n processes have equal numbers of the shards.
-func (s *scaleFleet) share(all []*relay) {
-	s.t.Helper()
-	within(s.t, testTimeout, func() string {
-		for i, r := range all {
-			if n := int(r.metric("sluicebox_scale_shards")); n != scalePartitions/len(all) {
-				return fmt.Sprintf("process %d of %d has %d of %d shards", i+1, len(all), n, scalePartitions)
-			}
-		}
-		return ""
-	})
-}
 
 // pace inserts rows of all groups at once and returns how many arrive in a second, from the first tenth to
 // the eighth: until then every sender has a group that waits. Their ids are in order, because a snapshot
@@ -67,9 +53,8 @@ SELECT lpad(n::text, 9, '0'), 'EVENT', 'g' || n %% %d, format('{"g":%%s,"n":%%s}
 //	SLUICEBOX_TEST_ROWS=6000 go test -v -run TestScaleOut ./cmd/internal/blackbox
 func TestScaleOut(t *testing.T) {
 	t.Parallel()
-	rows, steps, turns := 2000, []int{1, 2}, 1
-	if text := os.Getenv("SLUICEBOX_TEST_ROWS"); text != "" {
-		rows, _ = strconv.Atoi(text)
+	rows, steps, turns := many(t, 2000), []int{1, 2}, 1
+	if os.Getenv(rowsVariable) != "" {
 		steps, turns = []int{1, 2, 4}, 3
 	}
 	s := newScaleFleet(t)
@@ -89,7 +74,7 @@ func TestScaleOut(t *testing.T) {
 				expectStop(t, all[len(all)-1])
 				all = all[:len(all)-1]
 			}
-			s.share(all)
+			within(t, testTimeout, func() string { return unequal(all...) })
 			rate := s.pace(rows)
 			written += rows
 			if n == 1 {

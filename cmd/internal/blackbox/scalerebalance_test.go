@@ -66,6 +66,7 @@ func TestScaleRebalance(t *testing.T) {
 	begin(1)
 	s.captures()
 	stop := s.write()
+	var reports []func() // once all rows have arrived
 	for range crashes(t, 1) {
 		stays, victim := s.captures()
 		s.arrive(paths[stays])
@@ -81,10 +82,15 @@ func TestScaleRebalance(t *testing.T) {
 		}
 		killed := during(func() { s.relays[victim].kill(); s.hasAll(stays) })
 		joined := during(func() { begin(victim); s.captures() })
-		report("killed", killed)
-		report("joined", joined)
+		reports = append(reports, func() {
+			report("killed", killed)
+			report("joined", joined)
+		})
 	}
 	s.settled(stop())
+	for _, report := range reports {
+		report()
+	}
 	for _, r := range s.relays {
 		expectStop(t, r)
 	}

@@ -131,14 +131,11 @@ func TestABlockedGroupIsSpilled(t *testing.T) {
 }
 
 func (b *blockedGroup) test(fault func(*blockedGroup)) {
-	rows, phase, phases := many(b.t, 15_000), 2*time.Second, 1
-	if os.Getenv(rowsVariable) != "" {
-		phase, phases = 10*time.Second, 5
-	}
+	rows := many(b.t, 15_000)
 	log := &logWatch{s: b.scene}
 	b.r = b.run()
 	live := &pace{to: b.to, table: "outbox_events", first: 1_000_000_000, groups: 1}
-	before50, before99 := b.paced(live, phase, phases, log)
+	before50, before99 := b.paced(live, log)
 	poison(b.to, sinktest.Answer{Status: http.StatusBadRequest, Body: []byte("no such thing")}, numbered(1))
 	b.number(1, 1, "'blocked'")
 	b.expectLane("blocked")
@@ -164,7 +161,7 @@ func (b *blockedGroup) test(fault func(*blockedGroup)) {
 		return ""
 	})
 	log.most = 0
-	with50, with99 := b.paced(live, phase, phases, log)
+	with50, with99 := b.paced(live, log)
 	b.t.Logf("p50 %s, with %d rows behind a blocked group %s: %.2f times; p99 %s and %s: %.2f times",
 		before50, rows, with50, float64(with50)/float64(before50), before99, with99, float64(with99)/float64(before99))
 
@@ -191,8 +188,12 @@ func (b *blockedGroup) test(fault func(*blockedGroup)) {
 
 // paced writes rows of the other group beside business data, and returns the medians of the
 // rounds' medians and 99th percentiles.
-func (b *blockedGroup) paced(live *pace, phase time.Duration, phases int, log *logWatch) (p50, p99 time.Duration) {
+func (b *blockedGroup) paced(live *pace, log *logWatch) (p50, p99 time.Duration) {
 	b.t.Helper()
+	phase, phases := 2*time.Second, 1
+	if os.Getenv(rowsVariable) != "" {
+		phase, phases = 10*time.Second, 5
+	}
 	live.conn = connect(b.t, b.database)
 	var all50, all99 []time.Duration
 	for range phases {

@@ -6,7 +6,7 @@ import (
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Capacity compares a limit of a server with what the relays of a process need at once.
+// Capacity is a limit of a server, and what the relays of a process need of it at once.
 type Capacity struct {
 	Setting string // name of the limit
 	Limit   int

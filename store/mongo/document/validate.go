@@ -7,7 +7,7 @@ import (
 )
 
 // Validate checks a document and all documents in it. bson.Raw.Validate reads no nested document, and the
-// functions of this package panic on one that is cut off. nil is valid.
+// functions of this package panic on one that is cut off. A document without bytes is valid.
 func Validate(doc bson.Raw) error {
 	if doc == nil {
 		return nil
