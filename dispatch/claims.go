@@ -14,7 +14,7 @@ func (c *core) nextClaims(maxRows int, now time.Time) []*request {
 	if !c.mayClaim(now) {
 		return nil
 	}
-	c.lanes.Requests.Fresh.Allowed = c.late.mayGo(now)
+	c.late.decide(now)
 	return c.lanes.NextClaims(maxRows, now)
 }
 

@@ -33,6 +33,9 @@ type fakeBackend struct {
 	// refusesOutcome selects the outcomes that the table refuses.
 	refusesOutcome func(*store.Outcome) bool
 	grant          func(r *store.ClaimRow) store.ClaimAnswer
+	untried        func(id string) bool // tells of a row that is read instead of claimed; may be nil
+	untriedErr     error
+	settleLatency  time.Duration // of a write of outcomes, beside latency
 	settleResult   store.SettleResult
 	lockedTables   map[string]bool // outboxes whose table is locked
 	lockedRows     map[string]bool // ids of rows that are locked when an outcome is written
@@ -40,6 +43,7 @@ type fakeBackend struct {
 	// Recorded calls.
 	statementTimes  []time.Duration // of each statement, since the start of the test
 	claims          [][]string      // ids of each claim statement
+	checks          [][]string      // ids of each statement that reads rows instead of claiming them
 	claimEnds       []time.Duration // of each of claims, since the start of the test
 	rows            []store.ClaimRow
 	claimTimes      []time.Time     // written by the claims
@@ -141,12 +145,33 @@ func (d *fakeBackend) Claim(ctx context.Context, _ store.Epoch, at time.Time, ro
 	return answers, d.lostErr
 }
 
+// ReadUntried reports what untried says; nothing is known without it.
+func (d *fakeBackend) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	ids, untried := make([]string, len(rows)), make([]bool, len(rows))
+	for i := range rows {
+		ids[i] = rows[i].ID
+	}
+	err := d.statement(ctx, nil)
+	defer d.mu.Unlock()
+	if err = errors.Join(err, d.untriedErr); err != nil {
+		return nil, err
+	}
+	d.checks = append(d.checks, ids)
+	for i, id := range ids {
+		untried[i] = d.untried != nil && d.untried(id)
+	}
+	return untried, nil
+}
+
 func (d *fakeBackend) Settle(ctx context.Context, _ store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
 	ids, lines := make([]string, len(outcomes)), make([]string, len(outcomes))
 	results := make([]store.SettleResult, len(outcomes))
 	for i, o := range outcomes {
 		ids[i], lines[i] = o.ID, o.ID+" "+o.Status.String()
 	}
+	var wait time.Duration
+	d.set(func() { wait = d.settleLatency })
+	<-time.After(wait)
 	err := d.statement(ctx, ids)
 	defer d.mu.Unlock()
 	for i := range outcomes {

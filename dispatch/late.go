@@ -1,16 +1,17 @@
 package dispatch
 
 import (
+	"slices"
 	"time"
 
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/store"
 )
 
-// Fresh rows are sent before they are claimed; package lane says which, and which of them are
-// claimed late. A crash sends the rows in flight again, and those whose outcome is not
-// written. So while outcomes do not reach the table, for example because the database is
-// read-only, every row is claimed first: such a claim fails too, and nothing is sent.
+// Fresh rows, and those that the table shows untried, are sent before they are claimed; package lane says
+// which, and which of them are claimed late. A crash sends the rows in flight again, and those whose outcome is not
+// written. So these rows wait while too many outcomes do. While outcomes do not reach the table, for example
+// because the database is read-only, every row is claimed first: such a claim fails too, and nothing is sent.
 
 // lateClaims decides whether fresh rows go unclaimed, and takes the answers of late claims.
 type lateClaims struct {
@@ -21,24 +22,33 @@ type lateClaims struct {
 	writingSince time.Time
 }
 
-// maxUnwritten is how many outcomes may be unwritten while rows go unclaimed: what the senders
+// maxUnwritten is how many outcomes may wait to be written while rows go unclaimed: what the senders
 // may have in flight.
 func (p *lateClaims) maxUnwritten() int {
 	return p.core.cfg.MaxConcurrentGroups * p.core.cfg.APIBatchSize
 }
 
-// mayGo reports whether fresh rows may be sent before they are claimed.
-func (p *lateClaims) mayGo(now time.Time) bool {
-	writesAreSlow := !p.writingSince.IsZero() && now.Sub(p.writingSince) > lanes.ClaimAfter
-	return p.allowed != nil && !writesAreSlow && p.core.outcomes.Len()+p.waiting() <= p.maxUnwritten() && p.allowed()
+// decide decides whether rows may be sent before they are claimed, or wait for outcomes to be written.
+func (p *lateClaims) decide(now time.Time) {
+	fresh, writing := &p.core.lanes.Requests.Fresh, !p.writingSince.IsZero()
+	fresh.Allowed, fresh.Wait = false, false
+	if p.allowed == nil || writing && !now.Before(p.slowFrom()) || !p.allowed() {
+		return
+	}
+	waiting := p.core.outcomes.Len() - len(p.core.outcomes.Writing()) + p.waiting()
+	fresh.Allowed = waiting <= p.maxUnwritten()
+	fresh.Wait = !fresh.Allowed && writing
 }
+
+// slowFrom is from when on the write of outcomes in flight counts as slow.
+func (p *lateClaims) slowFrom() time.Time { return p.writingSince.Add(lanes.ClaimAfter) }
 
 // start begins requests with fresh rows.
 func (p *lateClaims) start(now time.Time) {
 	if p.allowed == nil || !p.core.mayClaim(now) {
 		return
 	}
-	if p.core.lanes.Requests.Fresh.Allowed = p.mayGo(now); p.core.lanes.Requests.Fresh.Allowed {
+	if p.decide(now); p.core.lanes.Requests.Fresh.Allowed {
 		p.core.lanes.StartFresh(now)
 	}
 }
@@ -59,6 +69,17 @@ func (p *lateClaims) claiming() (n int) {
 		n++
 	}
 	return n
+}
+
+// checked takes the result of reading the rows of a request instead of claiming them, by position, and when they
+// were read. It reports whether the request goes on; otherwise its rows are to be claimed.
+func (p *lateClaims) checked(req *request, untried []bool, at, now time.Time) bool {
+	if slices.Contains(untried, false) {
+		return false
+	}
+	req.Checked(at)
+	p.core.claimed(req, slices.Repeat([]store.ClaimAnswer{{Result: store.Claimed, Unwritten: true}}, len(untried)), at, now)
+	return true
 }
 
 // next returns rows to claim late. The caller reports them to claimed.

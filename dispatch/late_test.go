@@ -22,11 +22,18 @@ func driveLate(t *testing.T, cfg Config, test func(k *fakeBackend, d *Dispatcher
 // addFresh appends rows that the log has just brought. Their transaction is 7, and their seqs
 // follow their ids.
 func addFresh(d *Dispatcher, c Ticket, rows []store.Item) {
+	d.AppendFresh(logged(rows), c, time.Now().Add(time.Second))
+}
+
+// addOld appends rows of the log that waited for long.
+func addOld(d *Dispatcher, c Ticket, rows []store.Item) { d.Append(logged(rows), c) }
+
+func logged(rows []store.Item) []store.Item {
 	for i := range rows {
 		n, _ := strconv.Atoi(rows[i].ID)
 		rows[i].Txn, rows[i].Seq = 7, store.NewSeq(1, int64(n)+1)
 	}
-	d.AppendFresh(rows, c, time.Now().Add(time.Second))
+	return rows
 }
 
 // answerAfter answers each request with a class after some time.

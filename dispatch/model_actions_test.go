@@ -111,6 +111,7 @@ func (w *coreModel) claim(t *rapid.T) {
 	}
 	most, taken, before := rapid.IntRange(1, 20).Draw(t, "most"), 0, len(w.core.unsent())
 	w.core.tick(w.now)
+	halves := slices.Clone(w.core.toClaim())
 	w.claiming = w.core.nextClaims(most, w.now)
 	for _, req := range w.claiming {
 		w.checkShare(req)
@@ -118,8 +119,9 @@ func (w *coreModel) claim(t *rapid.T) {
 			t.Fatalf("a claim while frozen %v, ended %v, with %d rows of %d", w.frozen, w.ended, taken, most)
 		}
 		taken += req.Size()
-		w.checkRequest(req)
+		w.checkRequest(req, slices.Contains(halves, req))
 		w.checkJob(req, false)
+		w.checkChecks(req)
 	}
 	for _, req := range w.core.unsent()[before:] {
 		if w.frozen || w.ended {
@@ -128,7 +130,7 @@ func (w *coreModel) claim(t *rapid.T) {
 		if req.Unclaimed {
 			continue // see send
 		}
-		w.checkRequest(req)
+		w.checkRequest(req, false)
 		w.checkJob(req, true)
 	}
 	w.claimLate(most)
@@ -136,7 +138,7 @@ func (w *coreModel) claim(t *rapid.T) {
 		t.Fatalf("the claimer would spin: nothing more to claim at %v, and the next wake is %v", w.now, wake)
 	}
 	for _, recv := range w.core.endpoints() {
-		if w.waitsForSender() || recv.Named && w.isBusy(recv) {
+		if w.waitsForSender() || w.waitsForOutcomes() || recv.Named && w.isBusy(recv) {
 			continue // it has part of the senders only
 		}
 		if !w.frozen && !w.ended && !isOpen(recv) && taken < most && w.core.freeRequests() > 0 && len(readyLanes(recv)) > 0 {
@@ -155,13 +157,13 @@ func (w *coreModel) isBusy(recv *receiver) bool {
 	return slices.ContainsFunc(slices.Concat(w.claiming, w.sending, w.core.unsent()), func(req *request) bool { return req.Receiver() == recv })
 }
 
-// checkRequest checks the contents of a request and its time.
-func (w *coreModel) checkRequest(req *request) {
+// checkRequest checks the contents of a request and its time. half: it was begun before, as a half of one that failed.
+func (w *coreModel) checkRequest(req *request, half bool) {
 	n, bytes, kind := req.Size(), 0, req.Runs[0].Lane.Name.Kind
 	for _, r := range req.Runs {
 		name := r.Lane.Name
 		if name.Kind != kind || len(r.Rows) == 0 || w.mode(kind) == sink.PerItem && len(r.Rows) > 1 ||
-			w.onHold(name) && w.row(w.queue[name][0]).skipped == nil {
+			!half && w.onHold(name) && w.row(w.queue[name][0]).skipped == nil {
 			w.t.Fatalf("a run of %d rows of lane %s, standing %v, in a request of kind %s", len(r.Rows), name, w.onHold(name), kind)
 		}
 		for i, rw := range r.Rows {
@@ -170,7 +172,7 @@ func (w *coreModel) checkRequest(req *request) {
 				w.t.Fatalf("row %s is taken from the lane of %v", label(rw), w.queue[name])
 			}
 		}
-		if w.known[name.Outbox] && name.Job == "" {
+		if w.known[name.Outbox] && name.Job == "" && !half {
 			w.t.Fatalf("lane %s is claimed though its table is locked", name)
 		}
 		if w.isPaused(name) {
@@ -201,6 +203,9 @@ func (w *coreModel) checkRequest(req *request) {
 
 func (w *coreModel) answerClaims(t *rapid.T) {
 	for _, req := range w.claiming {
+		if req.Checks && w.answerCheck(t, req) {
+			continue
+		}
 		var answers []store.ClaimAnswer
 		for _, r := range req.Runs {
 			for _, rw := range r.Rows {
@@ -229,6 +234,13 @@ func (w *coreModel) answerClaims(t *rapid.T) {
 // send passes claimed requests to the senders.
 func (w *coreModel) send() {
 	for req := w.core.nextRequest(w.now); req != nil; req = w.core.nextRequest(w.now) {
+		if req.IsStale(w.now) {
+			for _, r := range req.Runs {
+				w.claims[r.Lane.Name] = 0
+			}
+			w.core.takeBackStale(req)
+			continue
+		}
 		w.sending = append(w.sending, req)
 		if w.ended || len(w.sending) > w.cfg.MaxConcurrentGroups {
 			w.t.Fatalf("%d requests at once, ended %v", len(w.sending), w.ended)
@@ -314,7 +326,8 @@ func (w *coreModel) sleep(d time.Duration) {
 	wake, ok := w.core.nextWake(w.now)
 	probe := slices.ContainsFunc(w.core.endpoints(), func(r *receiver) bool { return isOpen(r) && !wake.Before(nextProbeAt(r)) })
 	late, some := w.core.nextLate()
-	if claims := some && !wake.Before(late); ok && !probe && !claims && !wake.After(w.now) {
+	slow := w.waitsForOutcomes() && !wake.Before(w.core.late.slowFrom())
+	if claims := some && !wake.Before(late) || slow; ok && !probe && !claims && !wake.After(w.now) {
 		w.t.Fatalf("what was due at %v still waits at %v", wake, w.now)
 	}
 	for _, l := range w.core.timedLanes() {

@@ -26,6 +26,8 @@ type freshness struct {
 	waited       bool // its lane was on hold since
 	tries        int  // requests that carried it
 	unclaimed    bool // it was sent before it was claimed
+	read         bool // it was found untried in the table
+	readUntil    time.Time
 	lateClaiming bool // it is being claimed late
 
 	// lateTried: a late claim was answered for good. lateDue is when the next may go.
@@ -98,28 +100,78 @@ func (w *coreModel) littleTime(t *rapid.T) {
 
 // checkUnclaimed checks a request that is sent before its rows are claimed.
 func (w *coreModel) checkUnclaimed(req *request) {
-	if !w.late || !w.allowed || w.frozen || isProbe(req) || req.Job() != nil {
-		w.t.Fatalf("an unclaimed request; late %v, allowed %v, frozen %v, probe %v, job %v", w.late, w.allowed, w.frozen, isProbe(req), req.Job())
+	if isProbe(req) || req.Job() != nil {
+		w.t.Fatalf("an unclaimed request; probe %v, job %v", isProbe(req), req.Job())
 	}
-	if !w.writes.IsZero() && w.now.Sub(w.writes) > lanes.ClaimAfter {
-		w.t.Fatalf("an unclaimed request at %v, while outcomes are being written since %v", w.now, w.writes)
+	if !req.Checks { // otherwise it was checked when it was begun
+		w.checkPermission("sent")
+		w.checkShare(req)
+		w.checkRequest(req, false)
 	}
-	unwritten := 0
-	for range w.core.unwrittenOutcomes() {
-		unwritten++
-	}
-	if most := w.cfg.MaxConcurrentGroups * w.cfg.APIBatchSize; unwritten > most {
-		w.t.Fatalf("an unclaimed request with %d outcomes unwritten, want at most %d", unwritten, most)
-	}
-	w.checkShare(req)
-	w.checkRequest(req)
 	for rw := range req.Rows() {
 		rec := w.of(rw)
-		if !w.mayGoUnclaimed(rec) {
+		if may := w.mayGoUnclaimed(rec); !may && !req.Checks || req.Checks && !rec.readUntil.After(w.now) {
 			w.t.Fatalf("row %s is sent unclaimed at %v: %+v, taken in epoch %d of %d", rec.id, w.now, rec.freshness, rec.taken, w.epoch)
 		}
 		rec.unclaimed, rec.lateTried, rec.lateDue = true, false, w.now.Add(lanes.ClaimAfter)
 	}
+}
+
+// checkPermission checks that rows may go unclaimed now.
+func (w *coreModel) checkPermission(what string) {
+	if !w.late || !w.allowed || w.frozen {
+		w.t.Fatalf("an unclaimed request is %s; late %v, allowed %v, frozen %v", what, w.late, w.allowed, w.frozen)
+	}
+	if !w.writes.IsZero() && w.now.Sub(w.writes) >= lanes.ClaimAfter {
+		w.t.Fatalf("an unclaimed request is %s at %v, while outcomes are being written since %v", what, w.now, w.writes)
+	}
+	unwritten := -len(w.writing)
+	for range w.core.unwrittenOutcomes() {
+		unwritten++
+	}
+	if most := w.cfg.MaxConcurrentGroups * w.cfg.APIBatchSize; unwritten > most {
+		w.t.Fatalf("an unclaimed request is %s with %d outcomes that wait, want at most %d", what, unwritten, most)
+	}
+}
+
+// checkChecks checks a request whose rows are to be read instead of claimed.
+func (w *coreModel) checkChecks(req *request) {
+	if !req.Checks {
+		return
+	}
+	w.checkPermission("read")
+	for rw := range req.Rows() {
+		rec := w.of(rw)
+		if w.unclaimed || isProbe(req) || rec.job != "" || rec.waited || rec.read || rec.dropped || rec.tries > 0 || rec.taken == w.epoch || rec.skipped != nil || rec.requeued {
+			w.t.Fatalf("row %s is read instead of claimed: %+v", rec.id, rec)
+		}
+	}
+}
+
+// answerCheck reads the rows of a request, and reports whether it goes on.
+func (w *coreModel) answerCheck(t *rapid.T, req *request) (goesOn bool) {
+	var untried []bool
+	for rw := range req.Rows() {
+		rec := w.of(rw)
+		untried = append(untried, rec.visible && !rec.settled() && rec.retries == 0 && rapid.IntRange(0, 9).Draw(t, "known") > 0)
+	}
+	at := w.now.Add(-time.Duration(rapid.IntRange(0, 50).Draw(t, "read for")) * time.Millisecond)
+	if goesOn = !slices.Contains(untried, false); goesOn {
+		for rw := range req.Rows() {
+			rec := w.of(rw)
+			rec.read, rec.readUntil = true, at.Add(time.Second)
+		}
+	}
+	if w.core.late.checked(req, untried, at, w.now) != goesOn {
+		t.Fatalf("untried %v: the request goes on %v", untried, !goesOn)
+	}
+	w.allow()
+	return goesOn
+}
+
+// waitsForOutcomes reports whether lanes wait until outcomes are written, so that their rows need no claim.
+func (w *coreModel) waitsForOutcomes() bool {
+	return w.core.lanes.Requests.Fresh.Wait && w.late && len(w.writing) > 0
 }
 
 // waitsForSender reports whether a ready lane waits for a sender to send its head unclaimed.

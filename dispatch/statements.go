@@ -37,16 +37,56 @@ func (c *claimer) run(ctx context.Context) error {
 		wake, _ := c.d.core.nextWake(now)
 		c.d.mu.Unlock()
 		c.d.breakers.update() // a receiver may have become idle or busy
+		toClaim := c.check(ctx, reqs)
 		var err error
-		if len(reqs)+len(late) > 0 {
-			err = c.claim(ctx, reqs, late)
-		} else {
+		switch {
+		case len(toClaim)+len(late) > 0:
+			err = c.claim(ctx, toClaim, late)
+		case len(reqs) == 0:
 			err = await(ctx, c.d.toClaim, wake)
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// check reads the rows of the requests that need no claim, and passes them to the core. It returns those whose
+// rows are to be claimed, also because the rows cannot be read: then the claim tells why.
+func (c *claimer) check(ctx context.Context, reqs []*request) (toClaim []*request) {
+	rows := c.rows[:0]
+	for _, req := range reqs {
+		if req.Checks {
+			for rw := range req.Rows() {
+				rows = append(rows, store.ClaimRow{Ref: rw.Ref, Txn: rw.Txn})
+			}
+		}
+	}
+	c.rows = rows
+	if len(rows) == 0 {
+		return reqs
+	}
+	at := time.Now()
+	untried, err := c.d.opt.Store.ReadUntried(ctx, rows)
+	if err != nil {
+		return reqs
+	}
+	c.d.mu.Lock()
+	now := time.Now()
+	for _, req := range reqs {
+		n := 0
+		if req.Checks {
+			n = req.Size()
+		}
+		if n == 0 || !c.d.core.late.checked(req, untried[:n], at, now) {
+			toClaim = append(toClaim, req)
+		}
+		untried = untried[n:]
+	}
+	c.d.sending.dispatch(now)
+	c.d.mu.Unlock()
+	c.d.wakeWorkers()
+	return toClaim
 }
 
 // claim claims the rows of requests, and rows that are claimed late, and passes the answers to

@@ -27,6 +27,15 @@ func sleepBriefly() { <-time.After(time.Duration(rand.IntN(300)) * time.Microsec
 
 func (s *memStore) do(f func()) { sleepBriefly(); s.mu.Lock(); f(); s.mu.Unlock(); sleepBriefly() }
 
+func (s *memStore) ReadUntried(_ context.Context, rows []store.ClaimRow) (untried []bool, _ error) {
+	s.do(func() {
+		for _, r := range rows {
+			untried = append(untried, s.rows[r.ID] == store.Pending)
+		}
+	})
+	return untried, nil
+}
+
 func (s *memStore) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows []store.ClaimRow) (out []store.ClaimAnswer, _ error) {
 	s.do(func() {
 		for _, r := range rows {

@@ -72,6 +72,14 @@ type StatusReader interface {
 	ReadSettled(ctx context.Context, rows []ClaimRow) ([]bool, error)
 }
 
+// UntriedReader reports, without changing them, which rows were not tried.
+type UntriedReader interface {
+	// ReadUntried reports for each row, by position, whether its table shows that it is to be
+	// delivered and has no retry. It reports false if unknown, and for tables whose claims write
+	// nothing. It shares the session of Claim.
+	ReadUntried(ctx context.Context, rows []ClaimRow) ([]bool, error)
+}
+
 // StatusColumns returns the columns that StatusOf reads, in a fixed order. A layout without a
 // state has none.
 func (l *Layout) StatusColumns() []string {

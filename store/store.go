@@ -50,6 +50,7 @@ type TableAwaiter interface {
 // RowWriter writes claims and outcomes into the outbox tables.
 type RowWriter interface {
 	Claimer
+	UntriedReader
 	Settler
 	TableAwaiter
 }

@@ -46,6 +46,15 @@ func (s Store) Claim(ctx context.Context, epoch store.Epoch, at time.Time, rows 
 	})
 }
 
+// ReadUntried implements store.UntriedReader.
+func (s Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	failed, err := s.failedAmong(ctx, len(rows), func(i int) *store.Ref { return &rows[i].Ref })
+	if err != nil {
+		return nil, err
+	}
+	return around(rows, failed, false, func(rows []store.ClaimRow) ([]bool, error) { return s.Tables.ReadUntried(ctx, rows) })
+}
+
 // around calls do for the rows that are not FAILED, and answers the others.
 func around[In, Out any](rows []In, failed []bool, answer Out, do func([]In) ([]Out, error)) ([]Out, error) {
 	if failed == nil {

@@ -255,6 +255,25 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	return s.Store.ReadSettled(ctx, s.inTables(rows))
 }
 
+// ReadUntried implements store.UntriedReader. It is unknown whether a leg has tried a row.
+func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	ask, at := make([]store.ClaimRow, 0, len(rows)), make([]int, 0, len(rows))
+	for i := range rows {
+		if _, is := s.legs[rows[i].Outbox]; !is {
+			ask, at = append(ask, rows[i]), append(at, i)
+		}
+	}
+	untried := make([]bool, len(rows))
+	if len(ask) == 0 {
+		return untried, nil
+	}
+	got, err := s.Store.ReadUntried(ctx, ask)
+	for k, is := range got {
+		untried[at[k]] = is
+	}
+	return untried, err
+}
+
 // ReadStatuses implements store.RowStatusReader. A row of a leg has the state of the outbox's row.
 func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	return s.Store.ReadStatuses(ctx, s.inTables(rows))

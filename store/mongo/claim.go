@@ -224,18 +224,21 @@ func (c *claim) byRetries(t *table, indexes []int) map[int][]int {
 	return groups
 }
 
-// openWith is the filter for open documents with one of the ids and a retry count. A missing count
-// is 0.
+// openWith is the filter for open documents with one of the ids and a retry count.
 func (t *table) openWith(ids []string, retries int) bson.D {
-	filter := t.openOf(ids)
+	return append(t.openOf(ids), t.withRetries(retries)...)
+}
+
+// withRetries is the filter for documents with a retry count. A missing count is 0.
+func (t *table) withRetries(retries int) bson.D {
 	switch name := t.Layout.Columns.RetryCount; {
 	case name == "":
+		return nil
 	case retries == 0:
-		filter = append(filter, bson.E{Key: name, Value: bson.D{{Key: "$in", Value: bson.A{nil, int32(0)}}}})
+		return bson.D{{Key: name, Value: bson.D{{Key: "$in", Value: bson.A{nil, int32(0)}}}}}
 	default:
-		filter = append(filter, bson.E{Key: name, Value: number(retries)})
+		return bson.D{{Key: name, Value: number(retries)}}
 	}
-	return filter
 }
 
 // claimUpdate is the update that claims a document.

@@ -75,6 +75,28 @@ func (s *Store) ReadSettled(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	return settled, nil
 }
 
+// ReadUntried implements store.UntriedReader. It reports false for an id that two documents have.
+func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	untried := make([]bool, len(rows))
+	err := s.lookUp(ctx, rows, func(ctx context.Context, t *table, p *outboxes.Part) error {
+		if !t.Layout.WritesClaims() {
+			return nil
+		}
+		found := map[int]bool{}
+		return t.eachOf(ctx, idsOf(rows, p.Indexes), project(t.id()), func(id string, _ bson.Raw) error {
+			if i, asked := p.FirstIndex[id]; asked {
+				untried[i] = !found[i]
+				found[i] = true
+			}
+			return nil
+		}, append(t.open(), t.withRetries(0)...)...)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read untried rows: %w", err)
+	}
+	return untried, nil
+}
+
 // lookUp calls read for the rows of each outbox that keeps a state. It first writes one of
 // the relay's documents, so that a deposed primary cannot report a document as gone: later
 // reads in the session are no older than that write.

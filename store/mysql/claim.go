@@ -415,6 +415,51 @@ func (c *claim) claimText(s *statement, t *table, keys []any, seen bool) string 
 	return text + " AND " + t.open(s)
 }
 
+// ReadUntried implements store.UntriedReader, with one statement for each outbox.
+func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	parts, err := outboxes.Split(s.outboxes, rows)
+	if err != nil {
+		return nil, fmt.Errorf("read untried rows: %w", err)
+	}
+	untried := make([]bool, len(rows))
+	err = s.claims.do(ctx, func(ctx context.Context, c *conn) error {
+		for _, p := range parts {
+			t, err := c.table(ctx, p.Outbox)
+			if err != nil {
+				return err
+			}
+			if !t.Layout.WritesClaims() {
+				continue
+			}
+			var batch keyBatch
+			for _, i := range p.Indexes {
+				if key, valid := t.id().key(rows[i].ID); valid {
+					batch.add(i, key)
+				}
+			}
+			err = batch.chunks(func(chunk *keyBatch) error {
+				s, row := &statement{}, t.newRowReader()
+				text := "SELECT " + row.list() + "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys) + " AND " + t.open(s) + " AND " + t.retryCount() + " = 0"
+				return c.query(ctx, text, s.args, func(rows *sql.Rows) error {
+					err := row.scan(rows)
+					if i, asked := p.FirstIndex[row.id.String]; err == nil && asked {
+						untried[i] = true
+					}
+					return err
+				})
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read untried rows: %w", Explain(err))
+	}
+	return untried, nil
+}
+
 // lookupFirstPeriod is how long claims use the locking read first after an unread claim
 // met a row that is not fresh, because more such rows usually follow.
 const lookupFirstPeriod = 100 * time.Millisecond

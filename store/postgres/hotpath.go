@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -63,6 +64,19 @@ func (t *table) unretried() string {
 		return ""
 	}
 	return " AND " + t.retryCount() + " = 0"
+}
+
+// untriedQuery returns the statement that finds rows to deliver without retries: their number, and their ids
+// if some are missing.
+func untriedQuery(t *table) *query {
+	b := &builder{}
+	ids, id := b.ids(t), Ident(t.Layout.Columns.ID)
+	return b.query(
+		"SELECT n, CASE WHEN n <> cardinality("+ids+") THEN ids END FROM (",
+		"  SELECT count(*) AS n, array_agg(o."+id+"::text) AS ids FROM "+TableName(t.Outbox)+" AS o",
+		"  WHERE o."+id+" = ANY ("+ids+") AND "+t.open(b)+t.unretried(),
+		") c",
+	)
 }
 
 // claimOneQuery is claimManyQuery for one row without retries. An idle relay claims
@@ -133,11 +147,7 @@ func (s *Store) claimMany(ctx context.Context, sess *session, epoch store.Epoch,
 			t.claimMany = claimManyQuery(t)
 		}
 		values := s.fenced(epoch)
-		ids := make([]string, len(p.Indexes))
-		for k, i := range p.Indexes {
-			ids[k] = rows[i].ID
-		}
-		values["ids"], values["at"] = arrayLiteral(ids), at.Truncate(time.Microsecond)
+		values["ids"], values["at"] = p.idsLiteral(rows), at.Truncate(time.Microsecond)
 		batch.Queue(t.claimMany.sql, t.claimMany.args(values)...)
 		sent = append(sent, p)
 	}
@@ -159,6 +169,68 @@ func (s *Store) claimMany(ctx context.Context, sess *session, epoch store.Epoch,
 	}
 
 	return left, nil
+}
+
+// ReadUntried implements store.UntriedReader.
+func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	parts, err := s.claimParts(rows)
+	if err != nil {
+		return nil, fmt.Errorf("read untried rows: %w", err)
+	}
+	untried := make([]bool, len(rows))
+	err = s.claims.do(ctx, func(ctx context.Context, sess *session) error {
+		for _, p := range parts {
+			t, err := sess.table(ctx, p.Outbox)
+			if err != nil {
+				return err
+			}
+			if !t.Layout.WritesClaims() || !t.idIsText() {
+				continue
+			}
+			if t.untried == nil {
+				t.untried = untriedQuery(t)
+			}
+			if err := p.readUntried(ctx, sess.conn, t.untried, rows, untried); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read untried rows: %w", Explain(err))
+	}
+	return untried, nil
+}
+
+// readUntried marks the rows of the part that were not tried.
+func (p *claimPart) readUntried(ctx context.Context, conn *pgx.Conn, find *query, rows []store.ClaimRow, untried []bool) error {
+	values := map[string]any{"ids": p.idsLiteral(rows)}
+	var n int
+	var ids []string
+	if err := conn.QueryRow(ctx, find.sql, find.args(values)...).Scan(&n, &ids); err != nil {
+		return err
+	}
+	if n == len(p.Indexes) {
+		for _, i := range p.Indexes {
+			untried[i] = true
+		}
+		return nil
+	}
+	for _, id := range ids {
+		if i, known := p.FirstIndex[id]; known {
+			untried[i] = true
+		}
+	}
+	return nil
+}
+
+// idsLiteral is the array of the part's ids.
+func (p *claimPart) idsLiteral(rows []store.ClaimRow) string {
+	ids := make([]string, len(p.Indexes))
+	for k, i := range p.Indexes {
+		ids[k] = rows[i].ID
+	}
+	return arrayLiteral(ids)
 }
 
 // claimOne claims the single row of a call, or returns it as still to claim.

@@ -23,7 +23,7 @@ type table struct {
 
 	claim [2]*query // the second skips locked rows
 	// claimOne, claimMany and completeMany are the hot path.
-	claimOne, claimMany, completeMany *query
+	claimOne, claimMany, completeMany, untried *query
 
 	rowStates *query
 	// write is indexed by the status written; the second of each skips locked rows.

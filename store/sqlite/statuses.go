@@ -79,6 +79,43 @@ func readStatusesOf(ctx context.Context, conn *Conn, p *outboxes.Part, rows []st
 	return nil
 }
 
+// ReadUntried implements store.UntriedReader, on its own connection, so that it waits for no writer.
+func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
+	parts, err := outboxes.Split(s.outboxes, rows)
+	if err != nil {
+		return nil, fmt.Errorf("read untried rows: %w", err)
+	}
+	untried := make([]bool, len(rows))
+	err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
+		for _, p := range parts {
+			t, err := describe(ctx, conn, p.Outbox)
+			if err != nil {
+				return err
+			}
+			if !t.Layout.WritesClaims() {
+				continue
+			}
+			read := readRowQuery(t)
+			for _, i := range p.Indexes {
+				for _, key := range t.keys(rows[i].ID) {
+					err := conn.Query(ctx, read.sql, read.args(&values{key: key}), func(row []driver.Value) error {
+						untried[i] = untried[i] || row[0] == int64(1) && numberAt(row, 1) == 0
+						return StopIteration()
+					})
+					if err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read untried rows: %w", Explain(err))
+	}
+	return untried, nil
+}
+
 // stateQuery builds the statement that reads the state of a row, and its content if it is
 // COMPLETED and requested. If several rows have the same id, an unsettled one counts.
 func stateQuery(t *table) *query {

@@ -290,3 +290,113 @@ func (s *suite) testClaimUnwritten(t *testing.T) {
 		t.Errorf("a claim changed %+v into %+v", before, after)
 	}
 }
+
+// testReadSettled reads which rows of both outboxes need no delivery, in one call, and checks that
+// it changes no row.
+func (s *suite) testReadSettled(t *testing.T) {
+	b := s.start(t, 0)
+	txn := b.insert(t, "a", row("free"), row("claimed"), row("completed"), row("failed"), row("deleted"))
+	other := b.insert(t, "b", row("failed"))
+	b.db.Delete(t, "a", "deleted")
+	b.claim(t, store.ClaimRow{Ref: ref("a", "claimed"), Txn: txn})
+	rows := []store.ClaimRow{
+		{Ref: ref("b", "failed"), Txn: other},
+		{Ref: ref("a", "deleted"), Txn: txn},
+		{Ref: ref("a", "free"), Txn: txn},
+		{Ref: ref("a", "claimed"), Txn: txn},
+		{Ref: ref("a", "failed"), Txn: txn},
+	}
+
+	want := []bool{false, s.stateful(), false, false, s.stateful()}
+	if s.stateful() {
+		b.db.Set(t, "a", "failed", store.Failed, now())
+		if !s.layout.DeleteDelivered {
+			b.db.Set(t, "a", "completed", store.Completed, now())
+			rows = append(rows, store.ClaimRow{Ref: ref("a", "completed"), Txn: txn})
+			want = append(want, true)
+		}
+	}
+
+	for range 2 {
+		settled, err := b.store.ReadSettled(b.ctx(t), rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range rows {
+			if settled[i] != want[i] {
+				t.Errorf("row %q of outbox %s: settled %v, want %v", rows[i].ID, rows[i].Outbox, settled[i], want[i])
+			}
+		}
+	}
+
+	if s.claimWrites() {
+		if got := b.read(t, "a", "free"); got.Status != store.Pending {
+			t.Errorf("row after ReadSettled: got %s, want PENDING", got.Status)
+		}
+	}
+
+	if _, err := b.store.ReadSettled(b.ctx(t), []store.ClaimRow{{Ref: ref("c", "1")}}); err == nil {
+		t.Error("read of an unknown outbox succeeded")
+	}
+	if settled, err := b.store.ReadSettled(b.ctx(t), nil); err != nil || len(settled) != 0 {
+		t.Errorf("no rows: %v, %v", settled, err)
+	}
+}
+
+// testReadSettledOpenTxn reads a row before its transaction commits: it must not be reported as
+// gone.
+func (s *suite) testReadSettledOpenTxn(t *testing.T) {
+	b := s.start(t, 0)
+	txn, commit := b.db.Begin(t, "a", row("1"))
+	defer commit()
+	if txn == 0 {
+		t.Skip("this database captures no row before a claim can see it")
+	}
+	settled, err := b.store.ReadSettled(b.ctx(t), []store.ClaimRow{{Ref: ref("a", "1"), Txn: txn}})
+	if err != nil || settled[0] {
+		t.Fatalf("the row of an open transaction: settled %v, %v", settled, err)
+	}
+}
+
+// testReadUntried reads which rows of both outboxes nobody tried, in one call.
+func (s *suite) testReadUntried(t *testing.T) {
+	b := s.start(t, 0)
+	b.insert(t, "a", row("free"), row("claimed"), row("retried"), row("completed"), row("failed"), row("deleted"))
+	b.insert(t, "b", row("free"))
+	b.db.Delete(t, "a", "deleted")
+	rows := []store.ClaimRow{
+		{Ref: ref("b", "free")}, {Ref: ref("a", "free")}, {Ref: ref("a", "deleted")}, {Ref: ref("a", "absent")},
+	}
+	want := []bool{s.claimWrites(), s.claimWrites(), false, false}
+	if s.claimWrites() {
+		b.claim(t, store.ClaimRow{Ref: ref("a", "claimed")}, store.ClaimRow{Ref: ref("a", "retried")})
+		b.settle(t, store.Outcome{Ref: ref("a", "retried"), Status: store.Pending, RetryCount: 1, At: now(), Error: "later"})
+		b.db.Set(t, "a", "failed", store.Failed, now())
+		rows = append(rows, store.ClaimRow{Ref: ref("a", "claimed")}, store.ClaimRow{Ref: ref("a", "retried")}, store.ClaimRow{Ref: ref("a", "failed")})
+		want = append(want, true, s.layout.Columns.RetryCount == "", false)
+		if !s.layout.DeleteDelivered {
+			b.db.Set(t, "a", "completed", store.Completed, now())
+			rows, want = append(rows, store.ClaimRow{Ref: ref("a", "completed")}), append(want, false)
+		}
+	}
+	untried, err := b.store.ReadUntried(b.ctx(t), rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range rows {
+		if untried[i] != want[i] {
+			t.Errorf("row %q of outbox %s: untried %v, want %v", rows[i].ID, rows[i].Outbox, untried[i], want[i])
+		}
+	}
+	if s.claimWrites() {
+		if got := b.read(t, "a", "free"); got.Status != store.Pending {
+			t.Errorf("row after ReadUntried: got %s, want PENDING", got.Status)
+		}
+	}
+	if _, err := b.store.ReadUntried(b.ctx(t), []store.ClaimRow{{Ref: ref("c", "1")}}); err == nil {
+		t.Error("rows of an unknown outbox: no error")
+	}
+	if untried, err := b.store.ReadUntried(b.ctx(t), nil); err != nil || len(untried) != 0 {
+		t.Errorf("no rows: %v, %v", untried, err)
+	}
+}

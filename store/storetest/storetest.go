@@ -228,6 +228,7 @@ func tests() []test {
 		{"a claim of an open transaction", (*suite).testClaimOpenTxn, plainNames},
 		{"which rows are settled", (*suite).testReadSettled, writesClaims},
 		{"whether the row of an open transaction is settled", (*suite).testReadSettledOpenTxn, changesState},
+		{"which rows are untried", (*suite).testReadUntried, nil},
 		{"a claim of a row twice", (*suite).testClaimTwice, plainNames},
 		{"a claim of 5000 rows", (*suite).testClaimMany, many},
 		{"a claim that writes nothing", (*suite).testClaimUnwritten, skipsClaims},

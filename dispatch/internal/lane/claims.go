@@ -135,7 +135,12 @@ func (s *Set) buildRequest(now time.Time) *Request {
 	if unclaimed && !s.Requests.senderIsFree() {
 		return nil // it needs no claim ahead
 	}
-	return s.fillRequest(&Request{Unclaimed: unclaimed}, ready, share, now)
+	if s.Requests.waitsForOutcomes(ready.items[0]) {
+		return nil
+	}
+	req := s.fillRequest(&Request{Unclaimed: unclaimed}, ready, share, now)
+	req.Checks = s.Requests.Fresh.Allowed && !unclaimed && !slices.ContainsFunc(req.Runs, func(r *Run) bool { return !s.Requests.mayCheck(r.Lane, r.Rows) })
+	return req
 }
 
 // fillRequest adds the lanes whose turn it is to a request. Each free sender takes its share of

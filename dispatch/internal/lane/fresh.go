@@ -2,6 +2,7 @@ package lane
 
 import (
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -14,6 +15,8 @@ import (
 //	Row        Event                                                     To
 //	fresh      NextClaims: a sender is free and Fresh.Allowed             sent unclaimed
 //	fresh      a second passes, its lane is held, its payload is dropped  claimed first
+//	untried    Checked: its table shows no change                         sent unclaimed
+//	untried    its table shows one                                        claimed first
 //	unclaimed  its request is answered within ClaimAfter                  never claimed
 //	unclaimed  NextLate: it is not                                        claiming late
 //	claiming   LateClaimed                                                claimed
@@ -21,17 +24,26 @@ import (
 // While a row is claimed late its outcome waits, because the two are written in different
 // sessions. The answer changes nothing for its lane.
 //
-// These rows are claimed before they are sent: rows that were tried before, probes, large rows,
-// rows of a sink with a rate limit, and all rows that the log did not just bring.
+// A row that has waited for longer may have been settled or cancelled in its table. If nothing tried it yet,
+// it is enough to read it: a claim would write every row of a backlog once more. Where requests usually
+// take longer than ClaimAfter the claim follows anyway, so it is made first.
+//
+// These rows are claimed before they are sent: rows that were tried before, probes, large and spilled rows,
+// and rows of a sink with a rate limit.
+
+// checkValidity is how long after it was read a row may be sent before it is claimed.
+const checkValidity = time.Second
 
 // ClaimAfter is how long a request may stay unanswered before its rows are claimed.
 const ClaimAfter = 100 * time.Millisecond
 
 // Fresh holds the requests whose rows were not claimed.
 type Fresh struct {
-	// Allowed: fresh rows may be sent before they are claimed. The caller sets it before
-	// NextClaims.
+	// Allowed: rows may be sent before they are claimed. The caller sets it before NextClaims.
 	Allowed bool
+
+	// Wait: they may be as soon as more outcomes are written, so they are not claimed meanwhile.
+	Wait bool
 
 	// Unwritten are the outboxes whose claims write nothing. Their rows are not claimed late.
 	Unwritten map[string]bool
@@ -55,8 +67,13 @@ type unclaimed struct {
 // isFresh reports whether a row may be sent before it is claimed. It reads both clocks, because
 // the monotonic clock may stop while the machine sleeps.
 func (rw *Row) isFresh(now time.Time) bool {
-	return !rw.FreshUntil.IsZero() && rw.Payload != nil && rw.Attempts == 0 && rw.Claimed.IsZero() &&
-		rw.Sight == Unseen && rw.Stage == Open && rw.Copy == NoCopy && rw.Skip == nil && isBefore(now, rw.FreshUntil)
+	return !rw.FreshUntil.IsZero() && rw.isUntried() && isBefore(now, rw.FreshUntil)
+}
+
+// isUntried reports whether a row is as it was read, and no statement has seen it since.
+func (rw *Row) isUntried() bool {
+	return rw.Payload != nil && rw.Attempts == 0 && rw.Claimed.IsZero() &&
+		rw.Sight == Unseen && rw.Stage == Open && rw.Copy == NoCopy && rw.Skip == nil
 }
 
 func isBefore(now, end time.Time) bool { return now.Before(end) && now.Round(0).Before(end.Round(0)) }
@@ -113,6 +130,22 @@ func (s *Set) sendUnclaimed(req *Request, now time.Time) {
 	}
 	s.Requests.Push(req)
 }
+
+// mayCheck reports whether it is enough to read the head rows of a lane before they are sent.
+func (f *Requests) mayCheck(l *Lane, head []*Row) bool {
+	return l.Job == nil && l.Bisecting == 0 && l.Lookups == 0 && l.Receiver.usualAnswer < ClaimAfter &&
+		!f.share.paced() && !f.Fresh.Unwritten[l.Name.Outbox] && head[0].Seq > l.staleUpTo &&
+		!slices.ContainsFunc(head, func(rw *Row) bool { return !rw.isUntried() })
+}
+
+// waitsForOutcomes reports whether a lane waits until outcomes are written; see Fresh.Wait.
+func (f *Requests) waitsForOutcomes(l *Lane) bool {
+	return f.Fresh.Wait && len(l.Rows) > 0 && f.mayCheck(l, l.Rows[:1])
+}
+
+// Checked records that the tables show the rows of a request of NextClaims untried, as read at a time. The
+// caller treats them as claimed.
+func (r *Request) Checked(at time.Time) { r.Unclaimed, r.FreshUntil = true, at.Add(checkValidity) }
 
 // IsStale reports whether a request that was to be sent unclaimed has waited for too long since.
 func (r *Request) IsStale(now time.Time) bool { return r.Unclaimed && !isBefore(now, r.FreshUntil) }

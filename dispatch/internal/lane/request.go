@@ -32,6 +32,9 @@ type Request struct {
 	Started    time.Time // when a sender received it
 	LargeBytes int64     // its share of the budget for large rows
 
+	// Checks: it is enough to read its rows before it is sent; see fresh.go.
+	Checks bool
+
 	// Unclaimed: it is sent before its rows are claimed, until FreshUntil.
 	Unclaimed  bool
 	FreshUntil time.Time
