@@ -88,13 +88,15 @@ type blocker struct {
 	reason      string // reason it could not be terminated
 }
 
-// blockersQuery selects the blockers in this database.
+// blockersQuery selects the blockers in this database. They have had their lock for as long as it was waited for; others
+// use the rows of other relays, for a moment. A role may not see since when.
 const blockersQuery = `
 FROM pg_catalog.pg_stat_activity AS a
 WHERE a.datname = current_database() AND a.pid <> pg_catalog.pg_backend_pid()
   AND EXISTS (SELECT FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_database AS d ON d.oid = l.database
     WHERE l.pid = a.pid AND l.granted AND l.locktype = 'relation' AND l.mode <> 'AccessShareLock'
-      AND d.datname = current_database() AND l.relation = 'sluicebox.leader'::regclass)`
+      AND d.datname = current_database() AND l.relation = 'sluicebox.leader'::regclass)
+  AND (a.xact_start < statement_timestamp() - interval '` + raiseTimeout + `') IS NOT FALSE`
 
 // terminateBlockers terminates the blockers that are sessions of another store of this
 // relay, and returns all blockers.

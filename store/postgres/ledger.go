@@ -23,7 +23,7 @@ const maxBatchBytes = 16 << 20
 // asynchronously.
 type backend struct {
 	store *Store
-	sess  *session
+	sess  seat
 	async bool
 }
 
@@ -34,7 +34,7 @@ type backend struct {
 func (b backend) Update(ctx context.Context, epoch store.Epoch, d ledger.Durability, do func(context.Context, ledger.Tx) error) error {
 	s, sess := b.store, b.sess
 	if d == ledger.Barrier {
-		sess = s.control
+		sess = seat{s.control, s.lifetime}
 	}
 	return asOwnRefused(sess.do(ctx, func(ctx context.Context, sess *session) error {
 		if d == ledger.Barrier && s.leaderConn != nil && s.leaderConn != sess.conn {

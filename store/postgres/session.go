@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -56,6 +57,97 @@ func newSession(cfg *pgx.ConnConfig, life *sessions.Lifetime) *session {
 	s := &session{cfg: cfg, lifetime: life}
 	s.Session = sessions.New(life, s)
 	return s
+}
+
+// openSession returns a session that opens its connection when a call needs it.
+func openSession(cfg Config, purpose string, settings map[string]string, life *sessions.Lifetime) (*session, error) {
+	conn, err := sessionConfig(cfg, purpose, settings)
+	if err != nil {
+		return nil, err
+	}
+	return newSession(conn, life), nil
+}
+
+// applicationName is the name of the session on the server.
+func (s *session) applicationName() string { return s.cfg.RuntimeParams["application_name"] }
+
+// seat is a session as one of the stores that share it uses it.
+type seat struct {
+	*session
+	life *sessions.Lifetime // of the store
+}
+
+// do runs fn on the session's connection. It returns sessions.ErrClosed after the end of the store.
+func (s seat) do(ctx context.Context, fn func(context.Context, *session) error) error {
+	if s.life == s.lifetime {
+		return s.session.do(ctx, fn)
+	}
+	return s.life.Do(ctx, func(ctx context.Context) error { return s.session.do(ctx, fn) })
+}
+
+// rowSessions are the sessions for everything but leadership. They know no relay: statements name it.
+type rowSessions struct{ claims, outcomes, operator, spill, replay, tables *session }
+
+func newRowSessions(cfg Config, life *sessions.Lifetime) (*rowSessions, error) {
+	set := &rowSessions{}
+	for _, to := range []struct {
+		session  **session
+		purpose  string
+		settings map[string]string
+	}{
+		{&set.claims, "claims", rowSettings("250ms")},
+		{&set.outcomes, "outcomes", rowSettings("250ms")},
+		{&set.tables, "tables", rowSettings(awaitTimeout)},
+		{&set.operator, "operator", operatorSettings()},
+		{&set.spill, "spilling", spillSettings()},
+		{&set.replay, "replay", spillSettings()},
+	} {
+		var err error
+		if *to.session, err = openSession(cfg, to.purpose, to.settings, life); err != nil {
+			return nil, err
+		}
+		(*to.session).CloseIdle(cfg.IdleTimeout)
+	}
+	return set, nil
+}
+
+func (r *rowSessions) all() []*session {
+	return []*session{r.claims, r.outcomes, r.operator, r.spill, r.replay, r.tables}
+}
+
+// maxShares is how many sessions of each purpose the stores beside one have together. Calls wait for their turn.
+const maxShares = 4
+
+// shares are the sessions that stores share. The first ones are those of the store that has them.
+type shares struct {
+	mu   sync.Mutex
+	sets []*rowSessions
+	n    int
+}
+
+// next returns the sessions of another store, in turn.
+func (s *shares) next(cfg Config, life *sessions.Lifetime) (*rowSessions, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.sets) < maxShares {
+		set, err := newRowSessions(cfg, life)
+		if err != nil {
+			return nil, err
+		}
+		s.sets = append(s.sets, set)
+	}
+	s.n++
+	return s.sets[s.n%maxShares], nil
+}
+
+// of returns the sessions that end with a lifetime.
+func (s *shares) of(life *sessions.Lifetime) []*rowSessions {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sets[0].claims.lifetime != life {
+		return nil
+	}
+	return s.sets
 }
 
 // do runs fn on the session's connection.

@@ -95,16 +95,16 @@ func checkSpillPlans(t *testing.T, st *Store, stage string) {
 		}
 	}
 	tx := &transaction{}
-	check("reading lanes", st.spillSession, tx.rangeQuery("", nil, 0), "queue_pkey")
-	check("counting lanes", st.spillSession, tx.lanesQuery("", ""), "queue_pkey")
-	check("the kinds of lanes", st.spillSession, tx.laneKindQuery("", "", nil), "queue_pkey")
+	check("reading lanes", st.spillSession.session, tx.rangeQuery("", nil, 0), "queue_pkey")
+	check("counting lanes", st.spillSession.session, tx.lanesQuery("", ""), "queue_pkey")
+	check("the kinds of lanes", st.spillSession.session, tx.laneKindQuery("", "", nil), "queue_pkey")
 	ofOutboxes := ledger.Scan{Outboxes: []string{}}
-	check("spilling", st.spillSession, tx.enqueueQuery("", nil))
-	check("finding a number that is taken", st.spillSession, tx.takenQuery("", nil), "queue_n")
-	check("deleting", st.spillSession, tx.dequeueQuery("", nil, false), "queue_n")
-	check("deleting after a number", st.spillSession, tx.clearQuery(ofOutboxes), "queue_n")
-	check("reading by number", st.spillSession, tx.scanQuery(ofOutboxes), "queue_n")
-	check("deleting settled spilled rows", st.outcomes, tx.dequeueQuery("", nil, false), "queue_n")
+	check("spilling", st.spillSession.session, tx.enqueueQuery("", nil))
+	check("finding a number that is taken", st.spillSession.session, tx.takenQuery("", nil), "queue_n")
+	check("deleting", st.spillSession.session, tx.dequeueQuery("", nil, false), "queue_n")
+	check("deleting after a number", st.spillSession.session, tx.clearQuery(ofOutboxes), "queue_n")
+	check("reading by number", st.spillSession.session, tx.scanQuery(ofOutboxes), "queue_n")
+	check("deleting settled spilled rows", st.outcomes.session, tx.dequeueQuery("", nil, false), "queue_n")
 }
 
 // recordFill writes records of legs of a relay.
@@ -149,7 +149,7 @@ func checkRecordPlans(t *testing.T, st *Store, stage string) {
 	for i := range keys {
 		keys[i] = fmt.Sprint("key ", i+1)
 	}
-	for name, sess := range map[string]*session{"spilled rows": st.spillSession, "outcomes": st.outcomes, "operator": st.operator} {
+	for name, sess := range map[string]*session{"spilled rows": st.spillSession.session, "outcomes": st.outcomes.session, "operator": st.operator.session} {
 		for what, q := range map[string]*query{
 			"read": tx.getQuery("leg", keys, ""), "lock": tx.getQuery("leg", keys, lockRecords), "delete": tx.deleteQuery("leg", keys[0]),
 		} {

@@ -29,7 +29,7 @@ func (s *Store) ReadStatuses(ctx context.Context, rows []store.ClaimRow) ([]stor
 }
 
 // readStates reads the states of rows, with one statement per outbox.
-func (s *Store) readStates(ctx context.Context, on *session, rows []store.ClaimRow) ([]store.RowStatus, error) {
+func (s *Store) readStates(ctx context.Context, on seat, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := s.claimParts(rows)
 	if err != nil {
 		return nil, err

@@ -28,14 +28,17 @@ type Store struct {
 	outboxes         *outboxes.Set
 	applicationNames []string // application_name of each session
 
-	claims, outcomes, control, operator, spillSession, replay *session
-	tableWaitSession                                          *session      // waits for tables locked by another session
-	lockSession                                               *session      // tries to get the leader lock; lock takes its connection over on success
-	lockPID                                                   atomic.Uint32 // server process of the session that holds, or has lost, the lock; 0 for none
-	candidate                                                 *pgx.Conn     // lockSession's connection at the last attempt; only lockSession.do accesses it
-	viewConfig                                                *pgx.ConnConfig
-	leaderConn                                                *pgx.Conn // control's connection when the epoch was last raised; only control.do accesses it
+	claims, outcomes, operator, spillSession, replay seat
+	tableWaitSession                                 seat          // waits for tables locked by another session
+	control                                          *session      // raises the epoch, and writes barriers
+	lockSession                                      *session      // tries to get the leader lock; lock takes its connection over on success
+	lockPID                                          atomic.Uint32 // server process of the session that holds, or has lost, the lock; 0 for none
+	candidate                                        *pgx.Conn     // lockSession's connection at the last attempt; only lockSession.do accesses it
+	viewConfig                                       *pgx.ConnConfig
+	leaderConn                                       *pgx.Conn // control's connection when the epoch was last raised; only control.do accesses it
 
+	cfg      Config
+	shares   *shares
 	lifetime *sessions.Lifetime
 	closed   sync.Once
 }
@@ -45,41 +48,61 @@ func New(cfg Config) (*Store, error) {
 	if err := validate(&cfg); err != nil {
 		return nil, err
 	}
-
-	s := &Store{name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes)}
-	s.lifetime = sessions.NewLifetime()
-	for _, to := range []struct {
-		session  **session
-		purpose  string
-		settings map[string]string
-	}{
-		{&s.claims, "claims", rowSettings("250ms")},
-		{&s.outcomes, "outcomes", rowSettings("250ms")},
-		{&s.tableWaitSession, "tables", rowSettings(awaitTimeout)},
-		{&s.control, "control", controlSettings()},
-		{&s.operator, "operator", operatorSettings()},
-		{&s.spillSession, "spilling", spillSettings()},
-		{&s.replay, "replay", spillSettings()},
-		{&s.lockSession, "leader", lockSettings()},
-	} {
-		conn, err := sessionConfig(cfg, to.purpose, to.settings)
-		if err != nil {
-			return nil, err
-		}
-		*to.session = newSession(conn, s.lifetime)
-		s.applicationNames = append(s.applicationNames, conn.RuntimeParams["application_name"])
-	}
-
-	for _, sess := range []*session{s.claims, s.outcomes, s.operator, s.spillSession, s.replay, s.tableWaitSession} {
-		sess.CloseIdle(cfg.IdleTimeout)
-	}
-	s.lockSession.check = s.checkDirect
-	views, err := sessionConfig(cfg, "view", viewSettings())
+	life := sessions.NewLifetime()
+	own, err := newRowSessions(cfg, life)
 	if err != nil {
 		return nil, err
 	}
+	return newStore(cfg, life, own, &shares{sets: []*rowSessions{own}})
+}
 
-	s.viewConfig = views
+// Beside returns the store of another relay on the same tables. It has a lock and a session for its leadership of its
+// own. The others it shares with more such stores: a relay of a shard has its part of the rows only, and
+// together they would have hundreds. Close it before s.
+func (s *Store) Beside(of store.Settings) (ledger.Store, error) {
+	cfg := s.cfg
+	cfg.Name, cfg.Holder, cfg.TakeoverTimeout = of.Name, of.Holder, of.TakeoverTimeout
+	if err := validate(&cfg); err != nil {
+		return ledger.Store{}, err
+	}
+	set, err := s.shares.next(s.cfg, s.lifetime)
+	if err != nil {
+		return ledger.Store{}, err
+	}
+	st, err := newStore(cfg, sessions.NewLifetime(), set, s.shares)
+	if err != nil {
+		return ledger.Store{}, err
+	}
+	return ledger.Store{Tables: st, Ledger: st.Ledger}, nil
+}
+
+func newStore(cfg Config, life *sessions.Lifetime, rows *rowSessions, shared *shares) (*Store, error) {
+	s := &Store{
+		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes),
+		cfg: cfg, shares: shared, lifetime: life,
+	}
+	for _, to := range []struct {
+		seat *seat
+		of   *session
+	}{
+		{&s.claims, rows.claims}, {&s.outcomes, rows.outcomes}, {&s.operator, rows.operator},
+		{&s.spillSession, rows.spill}, {&s.replay, rows.replay}, {&s.tableWaitSession, rows.tables},
+	} {
+		*to.seat = seat{to.of, life}
+		s.applicationNames = append(s.applicationNames, to.of.applicationName())
+	}
+	var err error
+	if s.control, err = openSession(cfg, "control", controlSettings(), life); err != nil {
+		return nil, err
+	}
+	if s.lockSession, err = openSession(cfg, "leader", lockSettings(), life); err != nil {
+		return nil, err
+	}
+	s.applicationNames = append(s.applicationNames, s.control.applicationName(), s.lockSession.applicationName())
+	s.lockSession.check = s.checkDirect
+	if s.viewConfig, err = sessionConfig(cfg, "view", viewSettings()); err != nil {
+		return nil, err
+	}
 	s.Letters = deadletter.New(s.outboxes, letters{s})
 	s.Ledger = ledger.New(ledger.Config{
 		Outboxes: cfg.Outboxes, AreFailed: s.areFailed, BatchRows: maxBatchRows, BatchBytes: maxBatchBytes,
@@ -88,20 +111,30 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close ends all sessions, those of open views included, and cancels the calls on them.
-// It returns when nothing of the store is running. Later calls fail.
+// Close ends all sessions, those of open views included, and cancels the calls on them. Sessions that stores share end
+// with the one that they are beside. It returns when nothing of the store is running. Later calls fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.lifetime.End()
 		for _, sess := range s.sessions() {
-			sess.Close()
+			if sess.lifetime == s.lifetime {
+				sess.Close()
+			}
+		}
+		for _, set := range s.shares.of(s.lifetime) {
+			for _, sess := range set.all() {
+				sess.Close()
+			}
 		}
 		s.lifetime.Wait()
 	})
 }
 
 func (s *Store) sessions() []*session {
-	return []*session{s.claims, s.outcomes, s.control, s.operator, s.spillSession, s.replay, s.tableWaitSession, s.lockSession}
+	return []*session{
+		s.claims.session, s.outcomes.session, s.control, s.operator.session, s.spillSession.session, s.replay.session,
+		s.tableWaitSession.session, s.lockSession,
+	}
 }
 
 // commonSettings are the settings of every session:

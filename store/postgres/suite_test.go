@@ -49,18 +49,31 @@ func TestStore(t *testing.T) {
 			}
 			storetest.Run(t, func(t *testing.T) storetest.Harness {
 				url := servers.Database(t, version)
-				return &harness{url, servers.Connect(t, url+"&default_query_exec_mode=describe_exec")}
+				return &harness{url: url, conn: servers.Connect(t, url+"&default_query_exec_mode=describe_exec")}
 			}, layouts...)
 		})
 	}
+}
+
+// Stores that share sessions behave as others do.
+func TestStoreBeside(t *testing.T) {
+	t.Parallel()
+	version := servers.Spread(t, servers.Versions())[0]
+	storetest.Run(t, func(t *testing.T) storetest.Harness {
+		url := servers.Database(t, version)
+		h := &harness{url: url, conn: servers.Connect(t, url+"&default_query_exec_mode=describe_exec")}
+		h.beside = true
+		return h
+	}, "words")
 }
 
 // harness runs the suite on one database, cleared by each Setup, and on one session
 // besides those of the stores, because opening one costs the server 10 ms. It caches no
 // statement, because tables change under it.
 type harness struct {
-	url  string
-	conn *pgx.Conn
+	url    string
+	conn   *pgx.Conn
+	beside bool // each store is beside another one
 }
 
 func (h *harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Database {
@@ -90,7 +103,7 @@ func (h *harness) database(t *testing.T, statements []string, outboxes []store.O
 	if _, err := h.conn.Exec(t.Context(), strings.Join(statements, ";"), pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatalf("%v, in: %s", err, statements)
 	}
-	return &database{tables.New(dialect(), &opener{querier{h.conn}, func() *pgx.Conn { return servers.Connect(t, h.url) }, nil}, outboxes...), h.url}
+	return &database{tables.New(dialect(), &opener{querier{h.conn}, func() *pgx.Conn { return servers.Connect(t, h.url) }, nil}, outboxes...), h}
 }
 
 func dialect() *tables.Dialect {
@@ -163,7 +176,7 @@ func (x transaction) Commit(ctx context.Context) error {
 
 type database struct {
 	*tables.Database
-	url string
+	*harness
 }
 
 // Number implements storetest.Numberer.
@@ -174,13 +187,35 @@ func (d *database) Number(t *testing.T, outbox string) {
 }
 
 func (d *database) Store(t *testing.T, cfg storetest.Config) storetest.Store {
-	st, err := postgres.New(postgres.Config{
+	of := postgres.Config{
 		URL: d.url, Name: cmp.Or(cfg.Name, "suite"), Holder: cfg.Holder, Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,
-	})
+	}
+	var st ledger.Store
+	var err error
+	if !d.beside {
+		var alone *postgres.Store
+		if alone, err = postgres.New(of); err == nil {
+			st = ledger.Store{Tables: alone, Ledger: alone.Ledger}
+		}
+	} else {
+		st, err = d.first(t, of).Beside(of)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ledger.Store{Tables: st, Ledger: st.Ledger}
+	return st
+}
+
+// first returns a store that another one is beside. It is closed after that.
+func (h *harness) first(t *testing.T, of postgres.Config) *postgres.Store {
+	t.Helper()
+	of.Name = "first"
+	st, err := postgres.New(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	return st
 }
 
 // LockRows implements storetest.Locking.

@@ -34,7 +34,7 @@ func NewShared(cfg *Config, options *sluicebox.Options, client string) (*Shared,
 		return nil, err
 	}
 	outboxes := outboxesOf(options)
-	if s.feeder, err = options.Database.Store(store.Settings{Name: options.Name, Holder: options.Holder, Outboxes: outboxes}); err != nil {
+	if s.feeder, err = options.Database.Store(store.Settings{Name: options.Name, Holder: options.Holder, Outboxes: outboxes, IdleTimeout: options.IdleTimeout}); err != nil {
 		return nil, err
 	}
 	if s.markers, err = options.Database.Stream(capture.Settings{Name: options.Name, Outboxes: outboxes}); err != nil {
@@ -72,9 +72,18 @@ type shardDatabase struct {
 	partition int
 }
 
+// besides is a store that shares its sessions with the stores of shards.
+type besides interface {
+	Beside(of store.Settings) (ledger.Store, error)
+}
+
 // Store implements sluicebox.Database.
-func (d *shardDatabase) Store(of store.Settings) (ledger.Store, error) {
-	st, err := d.Database.Store(of)
+func (d *shardDatabase) Store(of store.Settings) (st ledger.Store, err error) {
+	if shared, is := d.of.feeder.Tables.(besides); is {
+		st, err = shared.Beside(of)
+	} else {
+		st, err = d.Database.Store(of)
+	}
 	if err == nil {
 		st.Tables = shardTables{st.Tables, d.of, d.partition, d.of.cfg.Partitions}
 	}
