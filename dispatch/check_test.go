@@ -10,6 +10,7 @@ import (
 
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // driveChecks is driveLate for a table that shows all rows untried.
@@ -36,19 +37,22 @@ func TestUntriedRowsAreReadAndSent(t *testing.T) {
 
 // Rows that their table does not show untried are claimed, and so are those of the same request.
 func TestRowsAreClaimedIfNotFoundUntried(t *testing.T) {
-	for name, set := range map[string]func(k *fakeBackend){
-		"one was tried":     func(k *fakeBackend) { k.untried = func(id string) bool { return id != "2" } },
-		"they are unknown":  func(k *fakeBackend) { k.untried = nil },
-		"they are not read": func(k *fakeBackend) { k.untriedErr = errors.New("no answer") },
+	for name, c := range map[string]struct {
+		set      func(k *fakeBackend)
+		failures string
+	}{
+		"one was tried":     {func(k *fakeBackend) { k.untried = func(id string) bool { return id != "2" } }, "[]"},
+		"they are unknown":  {func(k *fakeBackend) { k.untried = nil }, "[]"},
+		"they are not read": {func(k *fakeBackend) { k.untriedErr = errors.New("no answer") }, "[read]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			driveChecks(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
-				k.set(func() { set(k) })
+				k.set(func() { c.set(k) })
 				addOld(d, nil, items("a", "1", "2"))
 				k.advance(time.Second)
 				k.expect(t, "claims", k.claims, "[[1 2]]")
 				k.expect(t, "requests", k.requests, "[[1 2]]")
-				k.expect(t, "failures", k.failures, "[]")
+				k.expect(t, "failures", k.failures, c.failures)
 			})
 		})
 	}
@@ -136,6 +140,31 @@ func TestReadRowIsClaimedLate(t *testing.T) {
 			t.Errorf("claimed after %s, want %s", at, lanes.ClaimAfter)
 		}
 		k.expect(t, "outcomes", k.settles, "[[1 COMPLETED]]")
+	})
+}
+
+// Outcomes that the table refuses are tried one by one. Other rows do not wait for them.
+func TestRowsDoNotWaitForRefusedOutcomes(t *testing.T) {
+	cfg := senders(2)
+	cfg.APIBatchSize = 1
+	driveChecks(t, cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+		k.set(func() {
+			k.latency = 5 * time.Millisecond
+			k.refusesOutcome = func(o *store.Outcome) bool { return o.ID < "5" }
+		})
+		for n := range 300 {
+			addOld(d, nil, items(fmt.Sprintf("g%d", n), fmt.Sprint(1000+n)))
+		}
+		k.advance(time.Minute)
+		before, began := len(k.requests), time.Since(k.began)
+		for n := range 50 {
+			addOld(d, nil, items(fmt.Sprintf("h%d", n), fmt.Sprint(5000+n)))
+		}
+		k.advance(time.Minute)
+		k.expect(t, "rows sent", len(k.requests)-before, 50)
+		if took := k.requestTimes[len(k.requestTimes)-1] - began; took > 2*time.Second {
+			t.Errorf("they were sent within %s", took)
+		}
 	})
 }
 

@@ -37,7 +37,8 @@ func (p *lateClaims) decide(now time.Time) {
 	}
 	waiting := p.core.outcomes.Len() - len(p.core.outcomes.Writing()) + p.waiting()
 	fresh.Allowed = waiting <= p.maxUnwritten()
-	fresh.Wait = !fresh.Allowed && writing
+	// Not for outcomes that the table refuses or whose row is locked: they may take long.
+	fresh.Wait = writing && p.core.outcomes.Refused() == 0 && len(p.core.outcomes.Waiting())+p.waiting() > p.maxUnwritten()
 }
 
 // slowFrom is from when on the write of outcomes in flight counts as slow.

@@ -37,12 +37,10 @@ func (c *claimer) run(ctx context.Context) error {
 		wake, _ := c.d.core.nextWake(now)
 		c.d.mu.Unlock()
 		c.d.breakers.update() // a receiver may have become idle or busy
-		toClaim := c.check(ctx, reqs)
 		var err error
-		switch {
-		case len(toClaim)+len(late) > 0:
-			err = c.claim(ctx, toClaim, late)
-		case len(reqs) == 0:
+		if len(reqs)+len(late) > 0 {
+			err = c.step(ctx, reqs, late)
+		} else {
 			err = await(ctx, c.d.toClaim, wake)
 		}
 		if err != nil {
@@ -51,8 +49,18 @@ func (c *claimer) run(ctx context.Context) error {
 	}
 }
 
+// step reads or claims the rows of requests, and claims rows late.
+func (c *claimer) step(ctx context.Context, reqs []*request, late []*row) error {
+	probes := c.boundProbes(reqs)
+	defer probes.end()
+	if reqs = c.check(ctx, reqs); len(reqs)+len(late) == 0 {
+		return nil
+	}
+	return c.claim(ctx, reqs, late, probes)
+}
+
 // check reads the rows of the requests that need no claim, and passes them to the core. It returns those whose
-// rows are to be claimed, also because the rows cannot be read: then the claim tells why.
+// rows are to be claimed, also because the rows cannot be read.
 func (c *claimer) check(ctx context.Context, reqs []*request) (toClaim []*request) {
 	rows := c.rows[:0]
 	for _, req := range reqs {
@@ -69,6 +77,9 @@ func (c *claimer) check(ctx context.Context, reqs []*request) (toClaim []*reques
 	at := time.Now()
 	untried, err := c.d.opt.Store.ReadUntried(ctx, rows)
 	if err != nil {
+		if ctx.Err() == nil {
+			c.d.obs.StoreFailed("read", err)
+		}
 		return reqs
 	}
 	c.d.mu.Lock()
@@ -91,7 +102,7 @@ func (c *claimer) check(ctx context.Context, reqs []*request) (toClaim []*reques
 
 // claim claims the rows of requests, and rows that are claimed late, and passes the answers to
 // the core.
-func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error {
+func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row, probes *claimedProbes) error {
 	rows := c.rows[:0]
 	for _, req := range reqs {
 		for rw := range req.Rows() {
@@ -105,8 +116,6 @@ func (c *claimer) claim(ctx context.Context, reqs []*request, late []*row) error
 		rows = append(rows, store.ClaimRow{Ref: rw.Ref, Txn: rw.Txn, RetryCount: rw.RetryCount})
 	}
 	c.rows = rows
-	probes := c.boundProbes(reqs)
-	defer probes.end()
 	at := time.Now().Truncate(time.Microsecond) // the precision of every database
 	answers, err := bisectRefused(rows, func(rows []store.ClaimRow) (answers []store.ClaimAnswer, err error) {
 		_, err = c.d.retry(ctx, Claim, func() (err error) {

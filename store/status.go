@@ -75,8 +75,8 @@ type StatusReader interface {
 // UntriedReader reports, without changing them, which rows were not tried.
 type UntriedReader interface {
 	// ReadUntried reports for each row, by position, whether its table shows that it is to be
-	// delivered and has no retry. It reports false if unknown, and for tables whose claims write
-	// nothing. It shares the session of Claim.
+	// delivered and has no retry. It reports false if unknown, for the repetition of a row, and for tables
+	// whose claims write nothing. It shares the session of Claim, and leaves no transaction open.
 	ReadUntried(ctx context.Context, rows []ClaimRow) ([]bool, error)
 }
 

@@ -415,7 +415,7 @@ func (c *claim) claimText(s *statement, t *table, keys []any, seen bool) string 
 	return text + " AND " + t.open(s)
 }
 
-// ReadUntried implements store.UntriedReader, with one statement for each outbox.
+// ReadUntried implements store.UntriedReader, in one round trip. Nothing is known of the rows of a locked table.
 func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
@@ -423,41 +423,52 @@ func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	}
 	untried := make([]bool, len(rows))
 	err = s.claims.do(ctx, func(ctx context.Context, c *conn) error {
-		for _, p := range parts {
-			t, err := c.table(ctx, p.Outbox)
-			if err != nil {
-				return err
-			}
-			if !t.Layout.WritesClaims() {
-				continue
-			}
-			var batch keyBatch
-			for _, i := range p.Indexes {
-				if key, valid := t.id().key(rows[i].ID); valid {
-					batch.add(i, key)
-				}
-			}
-			err = batch.chunks(func(chunk *keyBatch) error {
-				s, row := &statement{}, t.newRowReader()
-				text := "SELECT " + row.list() + "\nFROM " + t.from() + "\nWHERE " + t.idIn(s, chunk.keys) + " AND " + t.open(s) + " AND " + t.retryCount() + " = 0"
-				return c.query(ctx, text, s.args, func(rows *sql.Rows) error {
+		call := &claim{Store: s, conn: c, rows: rows, answers: make([]store.ClaimAnswer, len(rows))}
+		text, err := call.untriedScript(ctx, parts, untried)
+		if err != nil || !text.returnsRows || !call.fitsPacket() {
+			return errors.Join(err, c.rollback(ctx)) // ends the read transaction of the lookup
+		}
+		known, err := c.run(ctx, text)
+		if !known {
+			clear(untried)
+		}
+		if isLockTimeout(err) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read untried rows: %w", Explain(err))
+	}
+	return untried, nil
+}
+
+// untriedScript returns the script that marks untried rows.
+func (c *claim) untriedScript(ctx context.Context, parts []*outboxes.Part, untried []bool) (*script, error) {
+	s := newScript()
+	for _, p := range parts {
+		t, err := c.conn.table(ctx, p.Outbox)
+		if err != nil {
+			return nil, err
+		}
+		if !t.Layout.WritesClaims() {
+			continue
+		}
+		plain, _ := c.partition(t, p)
+		_ = plain.chunks(func(chunk *keyBatch) error { // never fails
+			row := t.newRowReader()
+			s.query("SELECT "+row.list()+"\nFROM "+t.from()+"\nWHERE "+t.idIn(&s.statement, chunk.keys)+" AND "+t.open(&s.statement)+" AND "+t.retryCount()+" = 0",
+				func(rows *sql.Rows) error {
 					err := row.scan(rows)
 					if i, asked := p.FirstIndex[row.id.String]; err == nil && asked {
 						untried[i] = true
 					}
 					return err
 				})
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read untried rows: %w", Explain(err))
+			return nil
+		})
 	}
-	return untried, nil
+	return s, nil
 }
 
 // lookupFirstPeriod is how long claims use the locking read first after an unread claim

@@ -171,7 +171,7 @@ func (s *Store) claimMany(ctx context.Context, sess *session, epoch store.Epoch,
 	return left, nil
 }
 
-// ReadUntried implements store.UntriedReader.
+// ReadUntried implements store.UntriedReader. While the session skips locks nothing is known.
 func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	parts, err := s.claimParts(rows)
 	if err != nil {
@@ -179,22 +179,15 @@ func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	}
 	untried := make([]bool, len(rows))
 	err = s.claims.do(ctx, func(ctx context.Context, sess *session) error {
-		for _, p := range parts {
-			t, err := sess.table(ctx, p.Outbox)
-			if err != nil {
-				return err
-			}
-			if !t.Layout.WritesClaims() || !t.idIsText() {
-				continue
-			}
-			if t.untried == nil {
-				t.untried = untriedQuery(t)
-			}
-			if err := p.readUntried(ctx, sess.conn, t.untried, rows, untried); err != nil {
-				return err
-			}
+		if time.Now().Before(sess.skipLocked) {
+			return nil
 		}
-		return nil
+		err := sess.readUntried(ctx, parts, rows, untried)
+		if IsLockTimeout(err) {
+			clear(untried)
+			return nil
+		}
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read untried rows: %w", Explain(err))
@@ -202,23 +195,44 @@ func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	return untried, nil
 }
 
-// readUntried marks the rows of the part that were not tried.
-func (p *claimPart) readUntried(ctx context.Context, conn *pgx.Conn, find *query, rows []store.ClaimRow, untried []bool) error {
-	values := map[string]any{"ids": p.idsLiteral(rows)}
-	var n int
-	var ids []string
-	if err := conn.QueryRow(ctx, find.sql, find.args(values)...).Scan(&n, &ids); err != nil {
-		return err
-	}
-	if n == len(p.Indexes) {
-		for _, i := range p.Indexes {
-			untried[i] = true
+// readUntried marks the rows that were not tried, with one statement per outbox in one round trip.
+func (s *session) readUntried(ctx context.Context, parts []*claimPart, rows []store.ClaimRow, untried []bool) (err error) {
+	batch := &pgx.Batch{}
+	var sent []*claimPart
+	for _, p := range parts {
+		t, err := s.table(ctx, p.Outbox)
+		if err != nil {
+			return err
 		}
+		if !t.Layout.WritesClaims() || !t.idIsText() {
+			continue
+		}
+		if t.untried == nil {
+			t.untried = untriedQuery(t)
+		}
+		batch.Queue(t.untried.sql, t.untried.args(map[string]any{"ids": p.idsLiteral(rows)})...)
+		sent = append(sent, p)
+	}
+	if len(sent) == 0 {
 		return nil
 	}
-	for _, id := range ids {
-		if i, known := p.FirstIndex[id]; known {
-			untried[i] = true
+	results := s.conn.SendBatch(ctx, batch)
+	defer readRest(results, &err)
+	for _, p := range sent {
+		var n int
+		var ids []string
+		if err := results.QueryRow().Scan(&n, &ids); err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if i, known := p.FirstIndex[id]; known {
+				untried[i] = true
+			}
+		}
+		if n == len(p.Indexes) {
+			for _, i := range p.Indexes {
+				untried[i] = true
+			}
 		}
 	}
 	return nil
