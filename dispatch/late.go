@@ -20,6 +20,8 @@ type lateClaims struct {
 
 	// writingSince is when the write of outcomes in flight began; zero if none is.
 	writingSince time.Time
+
+	unwritten []store.ClaimAnswer // of rows that are read, each the same
 }
 
 // maxUnwritten is how many outcomes may wait to be written while rows go unclaimed: what the senders
@@ -79,7 +81,10 @@ func (p *lateClaims) checked(req *request, untried []bool, at, now time.Time) bo
 		return false
 	}
 	req.Checked(at)
-	p.core.claimed(req, slices.Repeat([]store.ClaimAnswer{{Result: store.Claimed, Unwritten: true}}, len(untried)), at, now)
+	for len(p.unwritten) < len(untried) {
+		p.unwritten = append(p.unwritten, store.ClaimAnswer{Result: store.Claimed, Unwritten: true})
+	}
+	p.core.claimed(req, p.unwritten[:len(untried)], at, now)
 	return true
 }
 
