@@ -67,14 +67,7 @@ func TestRowsThatAreNotReadInstead(t *testing.T) {
 		run func(k *fakeBackend, d *Dispatcher)
 	}{
 		"it was tried": {DefaultConfig(), func(k *fakeBackend, d *Dispatcher) {
-			k.set(func() {
-				k.answer = func(ids []string) sink.Result {
-					if len(k.requests) == 1 {
-						return always(sink.Unavailable)(ids)
-					}
-					return always(sink.Delivered)(ids)
-				}
-			})
+			k.set(func() { k.answer = failsFirst(k) })
 			addOld(d, nil, items("a", "1"))
 		}},
 		"its payload was dropped": {DefaultConfig(), func(_ *fakeBackend, d *Dispatcher) {
@@ -94,12 +87,7 @@ func TestRowsThatAreNotReadInstead(t *testing.T) {
 			driveChecks(t, c.cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				c.run(k, d)
 				k.advance(time.Minute)
-				if claims := slices.Concat(k.claims...); !slices.Contains(claims, "1") {
-					t.Errorf("claims: got %v, want row 1 in them", claims)
-				}
-				if claimed, sent := k.claimedAt("1"), k.requestTimes[len(k.requestTimes)-1]; claimed > sent {
-					t.Errorf("row 1 was claimed at %s and sent at %s", claimed, sent)
-				}
+				k.expectClaimedFirst(t, "1")
 			})
 		})
 	}

@@ -41,6 +41,28 @@ func answerAfter(d time.Duration, class sink.Class) func([]string) sink.Result {
 	return func(ids []string) sink.Result { <-time.After(d); return always(class)(ids) }
 }
 
+// failsFirst fails the first request.
+func failsFirst(k *fakeBackend) func([]string) sink.Result {
+	return func(ids []string) sink.Result {
+		if len(k.requests) == 1 {
+			return always(sink.Unavailable)(ids)
+		}
+		return always(sink.Delivered)(ids)
+	}
+}
+
+// expectClaimedFirst expects the last request to have a row that was claimed before.
+func (d *fakeBackend) expectClaimedFirst(t *testing.T, id string) {
+	t.Helper()
+	if claims := slices.Concat(d.claims...); !slices.Contains(claims, id) {
+		t.Errorf("claims: got %v, want row %s in them", claims, id)
+	}
+	d.expect(t, "last request", d.requests[len(d.requests)-1], "["+id+"]")
+	if claimed, sent := d.claimedAt(id), d.requestTimes[len(d.requestTimes)-1]; claimed > sent {
+		t.Errorf("row %s was claimed at %s and sent at %s", id, claimed, sent)
+	}
+}
+
 func TestFreshRowIsSentUnclaimed(t *testing.T) {
 	driveLate(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		var c counter
@@ -78,14 +100,7 @@ func TestFreshRowsThatAreClaimedFirst(t *testing.T) {
 			addFresh(d, nil, items("a", "1"))
 		}},
 		"it was tried": {DefaultConfig(), func(k *fakeBackend, d *Dispatcher) {
-			k.set(func() {
-				k.answer = func(ids []string) sink.Result {
-					if len(k.requests) == 1 {
-						return always(sink.Unavailable)(ids)
-					}
-					return always(sink.Delivered)(ids)
-				}
-			})
+			k.set(func() { k.answer = failsFirst(k) })
 			addFresh(d, nil, items("a", "1"))
 		}},
 		"its lane was paused": {DefaultConfig(), func(k *fakeBackend, d *Dispatcher) {
@@ -109,14 +124,7 @@ func TestFreshRowsThatAreClaimedFirst(t *testing.T) {
 			driveLate(t, c.cfg, func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 				c.run(k, d)
 				k.advance(time.Minute)
-				if claims := slices.Concat(k.claims...); !slices.Contains(claims, "1") {
-					t.Errorf("claims: got %v, want row 1 in them", claims)
-				}
-				last := k.requests[len(k.requests)-1]
-				k.expect(t, "last request", last, "[1]")
-				if claimed, sent := k.claimedAt("1"), k.requestTimes[len(k.requestTimes)-1]; claimed > sent {
-					t.Errorf("row 1 was claimed at %s and sent at %s", claimed, sent)
-				}
+				k.expectClaimedFirst(t, "1")
 			})
 		})
 	}
