@@ -415,62 +415,6 @@ func (c *claim) claimText(s *statement, t *table, keys []any, seen bool) string 
 	return text + " AND " + t.open(s)
 }
 
-// ReadUntried implements store.UntriedReader, in one round trip. Nothing is known of the rows of a locked table.
-func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
-	parts, err := outboxes.Split(s.outboxes, rows)
-	if err != nil {
-		return nil, fmt.Errorf("read untried rows: %w", err)
-	}
-	untried := make([]bool, len(rows))
-	err = s.claims.do(ctx, func(ctx context.Context, c *conn) error {
-		call := &claim{Store: s, conn: c, rows: rows, answers: make([]store.ClaimAnswer, len(rows))}
-		text, err := call.untriedScript(ctx, parts, untried)
-		if err != nil || !text.returnsRows || !call.fitsPacket() {
-			return errors.Join(err, c.rollback(ctx)) // ends the read transaction of the lookup
-		}
-		known, err := c.run(ctx, text)
-		if !known {
-			clear(untried)
-		}
-		if isLockTimeout(err) {
-			return nil
-		}
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read untried rows: %w", Explain(err))
-	}
-	return untried, nil
-}
-
-// untriedScript returns the script that marks untried rows.
-func (c *claim) untriedScript(ctx context.Context, parts []*outboxes.Part, untried []bool) (*script, error) {
-	s := newScript()
-	for _, p := range parts {
-		t, err := c.conn.table(ctx, p.Outbox)
-		if err != nil {
-			return nil, err
-		}
-		if !t.Layout.WritesClaims() {
-			continue
-		}
-		plain, _ := c.partition(t, p)
-		_ = plain.chunks(func(chunk *keyBatch) error { // never fails
-			row := t.newRowReader()
-			s.query("SELECT "+row.list()+"\nFROM "+t.from()+"\nWHERE "+t.idIn(&s.statement, chunk.keys)+" AND "+t.open(&s.statement)+" AND "+t.retryCount()+" = 0",
-				func(rows *sql.Rows) error {
-					err := row.scan(rows)
-					if i, asked := p.FirstIndex[row.id.String]; err == nil && asked {
-						untried[i] = true
-					}
-					return err
-				})
-			return nil
-		})
-	}
-	return s, nil
-}
-
 // lookupFirstPeriod is how long claims use the locking read first after an unread claim
 // met a row that is not fresh, because more such rows usually follow.
 const lookupFirstPeriod = 100 * time.Millisecond
