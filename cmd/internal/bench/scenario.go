@@ -186,7 +186,7 @@ func selfScenarios() []scenario {
 		},
 		{
 			name: "replay", what: "the latency of rows while delivered rows of other groups are sent again",
-			defaults: Options{Rate: 300, Rows: 50_000, Groups: 50, Duration: 10 * time.Second},
+			defaults: Options{Rate: 300, Rows: 200_000, Groups: 50, Duration: 10 * time.Second},
 			sides:    []side{{name: "beside a replay", run: replayLatency}, {name: aloneSide, run: deliveredLatency}},
 			compare: []comparison{
 				{measure: p50, against: aloneSide, unit: "ms"},
