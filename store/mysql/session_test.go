@@ -306,12 +306,17 @@ func TestReadUntriedLeavesNoTransaction(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())
 		r.insert(t, "1")
+		conn, err := r.db.Conn(ctx(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
 		for range 2 { // the first one looks the table up
 			if got, err := r.store.ReadUntried(ctx(t), []store.ClaimRow{fresh("1")}); err != nil || !got[0] {
 				t.Fatalf("got %v, %v", got, err)
 			}
 			for _, statement := range []string{"SET SESSION lock_wait_timeout = 1", "ALTER TABLE outbox_events COMMENT 'altered'"} {
-				if _, err := r.db.ExecContext(ctx(t), statement); err != nil {
+				if _, err := conn.ExecContext(ctx(t), statement); err != nil {
 					t.Fatal(err)
 				}
 			}
