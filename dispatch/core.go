@@ -240,7 +240,7 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 		return at, ok
 	}
 
-	if c.lanes.Requests.Fresh.Wait && !c.late.writingSince.IsZero() {
+	if c.lanes.Requests.Fresh.Wait {
 		sooner(c.late.slowFrom())
 	}
 	if next, some := c.lanes.Requests.NextPacedClaim(now); some && next.After(now) {

@@ -16,8 +16,8 @@
 //	         │        └───────────────→ waiting → ready             (not yet visible, held)
 //	         └ held: blocked by a FAILED row, paused by an operator, or replayed
 //
-// With [Options.Late] fresh rows go from ready to sending, and older ones that nobody tried are read
-// instead of claimed. Both are claimed only if their request is not answered soon; see late.go.
+// With [Options.Late] fresh rows go from ready to sending, and the claimer only reads older rows without an
+// attempt. It claims both only if their request is not answered soon; see late.go.
 //
 // # Core and workers
 //

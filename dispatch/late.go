@@ -37,10 +37,10 @@ func (p *lateClaims) decide(now time.Time) {
 	if p.allowed == nil || writing && !now.Before(p.slowFrom()) || !p.allowed() {
 		return
 	}
-	waiting := p.core.outcomes.Len() - len(p.core.outcomes.Writing()) + p.waiting()
-	fresh.Allowed = waiting <= p.maxUnwritten()
+	outcomes, room := &p.core.outcomes, p.maxUnwritten()-p.waiting()
+	fresh.Allowed = outcomes.Len()-len(outcomes.Writing()) <= room
 	// Not for outcomes that the table refuses or whose row is locked: they may take long.
-	fresh.Wait = writing && p.core.outcomes.Refused() == 0 && len(p.core.outcomes.Waiting())+p.waiting() > p.maxUnwritten()
+	fresh.Wait = writing && outcomes.Refused() == 0 && len(outcomes.Waiting()) > room
 }
 
 // slowFrom is from when on the write of outcomes in flight counts as slow.
@@ -112,6 +112,11 @@ func (p *lateClaims) claimed(answers []store.ClaimAnswer, at, now time.Time) {
 			c.unclaimLane(l) // its request failed meanwhile
 		}
 	}
+}
+
+// writeEnded records that no write of outcomes is in flight.
+func (p *lateClaims) writeEnded() {
+	p.writingSince, p.core.lanes.Requests.Fresh.Wait = time.Time{}, false
 }
 
 // nextOutcomes begins to write outcomes; see outcome.Queue.Next.

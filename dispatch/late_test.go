@@ -63,6 +63,14 @@ func (d *fakeBackend) expectClaimedFirst(t *testing.T, id string) {
 	}
 }
 
+// expectClaimedLate expects a row that is sent at once to be claimed after lanes.ClaimAfter.
+func (d *fakeBackend) expectClaimedLate(t *testing.T, id string) {
+	t.Helper()
+	if at := d.claimedAt(id); at > lanes.ClaimAfter+5*time.Millisecond {
+		t.Errorf("claimed after %s, want %s", at, lanes.ClaimAfter)
+	}
+}
+
 func TestFreshRowIsSentUnclaimed(t *testing.T) {
 	driveLate(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
 		var c counter
@@ -168,9 +176,7 @@ func TestHangingRequestIsClaimedLate(t *testing.T) {
 		k.advance(10 * time.Second)
 		k.expect(t, "requests", len(k.requests), 2)
 		k.expect(t, "claims", k.claims, "[[1 2 3]]")
-		if at := k.claimedAt("1"); at > lanes.ClaimAfter+5*time.Millisecond {
-			t.Errorf("claimed after %s, want %s", at, lanes.ClaimAfter)
-		}
+		k.expectClaimedLate(t, "1")
 		k.expect(t, "outcomes", slices.Sorted(slices.Values(slices.Concat(k.settles...))), "[1 COMPLETED 2 COMPLETED 3 COMPLETED]")
 	})
 }

@@ -157,7 +157,7 @@ func (w *coreModel) isBusy(recv *receiver) bool {
 	return slices.ContainsFunc(slices.Concat(w.claiming, w.sending, w.core.unsent()), func(req *request) bool { return req.Receiver() == recv })
 }
 
-// checkRequest checks the contents of a request and its time. half: it was begun before, as a half of one that failed.
+// checkRequest checks the contents of a request and its time. half: it is a half of a request that failed.
 func (w *coreModel) checkRequest(req *request, half bool) {
 	n, bytes, kind := req.Size(), 0, req.Runs[0].Lane.Name.Kind
 	for _, r := range req.Runs {

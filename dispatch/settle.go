@@ -63,7 +63,7 @@ func (c *core) Enqueue(o outcome) {
 // for it keeps waiting.
 func (c *core) written(results []store.SettleResult, now time.Time) {
 	batch := c.outcomes.Written()
-	c.late.writingSince = time.Time{}
+	c.late.writeEnded()
 	for i := range batch {
 		o := &batch[i]
 		final := o.Status.Settled() || results[i] != store.Written

@@ -29,10 +29,13 @@ func (t *table) idIsText() bool {
 	return false
 }
 
-// countedQuery returns the final SELECT over the rows that a CTE wrote: their number, and
-// their ids if the number differs from the number requested.
-func countedQuery(of, ids string) string {
-	return "SELECT n, CASE WHEN n <> cardinality(" + ids + ") THEN ids END FROM leader CROSS JOIN (\n" +
+// fenced makes a counted statement return no row if the epoch is stale.
+const fenced = "leader CROSS JOIN "
+
+// countedQuery returns the final SELECT over the rows of a CTE: their number, and their ids if the number differs
+// from the number requested. beside is what else it joins.
+func countedQuery(beside, of, ids string) string {
+	return "SELECT n, CASE WHEN n <> cardinality(" + ids + ") THEN ids END FROM " + beside + "(\n" +
 		"  SELECT count(*) AS n, array_agg(id::text) AS ids FROM " + of + "\n) c"
 }
 
@@ -53,7 +56,7 @@ func claimManyQuery(t *table) *query {
 		"  WHERE o."+id+" = ANY ("+ids+") AND "+t.open(b)+t.unretried()+" AND EXISTS (SELECT FROM leader)",
 		"  RETURNING o."+id+" AS id",
 		")",
-		countedQuery("claimed", ids),
+		countedQuery(fenced, "claimed", ids),
 	)
 }
 
@@ -72,10 +75,11 @@ func untriedQuery(t *table) *query {
 	b := &builder{}
 	ids, id := b.ids(t), Ident(t.Layout.Columns.ID)
 	return b.query(
-		"SELECT n, CASE WHEN n <> cardinality("+ids+") THEN ids END FROM (",
-		"  SELECT count(*) AS n, array_agg(o."+id+"::text) AS ids FROM "+TableName(t.Outbox)+" AS o",
+		"WITH found AS (",
+		"  SELECT o."+id+" AS id FROM "+TableName(t.Outbox)+" AS o",
 		"  WHERE o."+id+" = ANY ("+ids+") AND "+t.open(b)+t.unretried(),
-		") c",
+		")",
+		countedQuery("", "found", ids),
 	)
 }
 
@@ -114,7 +118,7 @@ func settleManyQuery(t *table) *query {
 		"  WHERE o."+id+" = ANY ("+ids+") AND "+t.open(b)+" AND EXISTS (SELECT FROM leader)",
 		"  RETURNING o."+id+" AS id",
 		")",
-		countedQuery("done", ids),
+		countedQuery(fenced, "done", ids),
 	)
 }
 
@@ -224,18 +228,24 @@ func (s *session) readUntried(ctx context.Context, parts []*claimPart, rows []st
 		if err := results.QueryRow().Scan(&n, &ids); err != nil {
 			return err
 		}
-		for _, id := range ids {
-			if i, known := p.FirstIndex[id]; known {
-				untried[i] = true
-			}
-		}
-		if n == len(p.Indexes) {
-			for _, i := range p.Indexes {
-				untried[i] = true
-			}
-		}
+		p.eachCounted(n, ids, func(i int) { untried[i] = true })
 	}
 	return nil
+}
+
+// eachCounted calls do for the rows of a result of countedQuery.
+func (p *claimPart) eachCounted(n int, ids []string, do func(i int)) {
+	if n == len(p.Indexes) {
+		for _, i := range p.Indexes {
+			do(i)
+		}
+		return
+	}
+	for _, id := range ids {
+		if i, known := p.FirstIndex[id]; known {
+			do(i)
+		}
+	}
 }
 
 // idsLiteral is the array of the part's ids.
@@ -299,19 +309,11 @@ func (p *claimPart) readMany(row pgx.Row, answers []store.ClaimAnswer) (left *cl
 		return nil, store.ErrNotLeader
 	case err != nil:
 		return nil, err
-	case n == len(p.Indexes):
-		for _, i := range p.Indexes {
-			answers[i].Result = store.Claimed
-		}
+	}
+	p.eachCounted(n, ids, func(i int) { answers[i].Result = store.Claimed })
+	if n == len(p.Indexes) {
 		return nil, nil
 	}
-
-	for _, id := range ids {
-		if i, known := p.FirstIndex[id]; known {
-			answers[i].Result = store.Claimed
-		}
-	}
-
 	return &claimPart{p.Unanswered(answers)}, nil
 }
 

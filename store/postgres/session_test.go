@@ -325,7 +325,7 @@ func TestStoresBesideShareSessions(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(lock.Release)
-			if stores[i], epochs[i] = st, lead(t, st); epochs[i] != 1 {
+			if stores[i], epochs[i] = st, rigs.InstallAndLead(t, st); epochs[i] != 1 {
 				t.Errorf("store %d leads with epoch %d", i, epochs[i])
 			}
 		}
@@ -359,13 +359,4 @@ func TestStoresBesideShareSessions(t *testing.T) {
 			rigs.Claim(t, st, epochs[i+1], []store.ClaimRow{row("1")})
 		}
 	})
-}
-
-func lead(t *testing.T, st store.Leadership) store.Epoch {
-	t.Helper()
-	epoch, err := st.AcquireLeadership(ctx(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return epoch
 }

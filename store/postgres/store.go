@@ -116,11 +116,8 @@ func newStore(cfg Config, life *sessions.Lifetime, rows *rowSessions, shared *sh
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.lifetime.End()
-		for _, sess := range s.sessions() {
-			if sess.lifetime == s.lifetime {
-				sess.Close()
-			}
-		}
+		s.control.Close()
+		s.lockSession.Close()
 		for _, set := range s.shares.of(s.lifetime) {
 			for _, sess := range set.all() {
 				sess.Close()

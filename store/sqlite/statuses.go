@@ -79,32 +79,28 @@ func readStatusesOf(ctx context.Context, conn *Conn, p *outboxes.Part, rows []st
 	return nil
 }
 
-// ReadUntried implements store.UntriedReader, on its own connection, so that it waits for no writer.
+// ReadUntried implements store.UntriedReader. It needs no write lock.
 func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool, error) {
 	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, fmt.Errorf("read untried rows: %w", err)
 	}
 	untried := make([]bool, len(rows))
-	err = s.readTx(ctx, func(ctx context.Context, conn *Conn) error {
+	err = s.writer.do(ctx, func(ctx context.Context) error {
 		for _, p := range parts {
-			t, err := describe(ctx, conn, p.Outbox)
+			t, err := s.writer.table(ctx, p.Outbox)
 			if err != nil {
 				return err
 			}
 			if !t.Layout.WritesClaims() {
 				continue
 			}
-			read := readRowQuery(t)
+			if t.readRow == nil {
+				t.readRow = readRowQuery(t)
+			}
 			for _, i := range p.Indexes {
-				for _, key := range t.keys(rows[i].ID) {
-					err := conn.Query(ctx, read.sql, read.args(&values{key: key}), func(row []driver.Value) error {
-						untried[i] = untried[i] || row[0] == int64(1) && numberAt(row, 1) == 0
-						return StopIteration()
-					})
-					if err != nil {
-						return err
-					}
+				if untried[i], err = s.writer.isUntried(ctx, t, rows[i].ID); err != nil {
+					return err
 				}
 			}
 		}
@@ -112,6 +108,20 @@ func (s *Store) ReadUntried(ctx context.Context, rows []store.ClaimRow) ([]bool,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read untried rows: %w", Explain(err))
+	}
+	return untried, nil
+}
+
+// isUntried reports whether a row with the id is to be delivered and has no retry.
+func (s *session) isUntried(ctx context.Context, t *table, id string) (untried bool, err error) {
+	for _, key := range t.keys(id) {
+		err := s.conn.Query(ctx, t.readRow.sql, t.readRow.args(&values{key: key}), func(row []driver.Value) error {
+			untried = untried || row[0] == int64(1) && numberAt(row, 1) == 0
+			return StopIteration()
+		})
+		if err != nil {
+			return false, err
+		}
 	}
 	return untried, nil
 }

@@ -16,7 +16,7 @@
 //	ready     NextClaims: live rows                           claiming  the request
 //	ready     NextClaims: replayed rows                       sending   the request
 //	ready     NextClaims, StartFresh: fresh rows              sending   the request
-//	claiming  its rows were read and nobody tried them        sending   the request
+//	claiming  Checked: its table shows its rows untried       sending   the request
 //	sending   the request was not claimed, and is halved:     claiming  the request
 //	          PushUnclaimed
 //	claiming  some of its rows are claimed: Send              sending   the request

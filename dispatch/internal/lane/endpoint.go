@@ -284,9 +284,9 @@ func (e *Endpoints) Split(req *Request) (all []*Request) {
 		i := slices.IndexFunc(all, func(other *Request) bool { return other.Receiver() == to })
 		if i < 0 {
 			i = len(all)
-			all = append(all, &Request{
-				Probe: req.Probe, Split: req.Split, LargeBytes: req.LargeBytes, Checks: req.Checks, Unclaimed: req.Unclaimed, FreshUntil: req.FreshUntil,
-			})
+			part := *req
+			part.Runs = nil
+			all = append(all, &part)
 		}
 		all[i].Runs = append(all[i].Runs, r)
 	}

@@ -42,7 +42,7 @@ type Fresh struct {
 	// Allowed: rows may be sent before they are claimed. The caller sets it before NextClaims.
 	Allowed bool
 
-	// Wait: they may be as soon as more outcomes are written, so they are not claimed meanwhile.
+	// Wait: rows that need no claim wait for outcomes to be written. The caller sets it with Allowed.
 	Wait bool
 
 	// Unwritten are the outboxes whose claims write nothing. Their rows are not claimed late.
