@@ -240,8 +240,8 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 		return at, ok
 	}
 
-	if c.lanes.Requests.Fresh.Wait {
-		sooner(c.late.slowFrom())
+	if slow := c.late.slowFrom(); c.lanes.Requests.Fresh.Wait && slow.After(now) {
+		sooner(slow)
 	}
 	if next, some := c.lanes.Requests.NextPacedClaim(now); some && next.After(now) {
 		sooner(next)

@@ -18,7 +18,7 @@ type lateClaims struct {
 	core    *core
 	allowed func() bool // see Options.Late
 
-	// writingSince is when the write of outcomes in flight began; zero if none is.
+	// writingSince is when the write of outcomes in flight, or due, began; zero if none is.
 	writingSince time.Time
 
 	unwritten []store.ClaimAnswer // of rows that are read, each the same
@@ -32,15 +32,18 @@ func (p *lateClaims) maxUnwritten() int {
 
 // decide decides whether rows may be sent before they are claimed, or wait for outcomes to be written.
 func (p *lateClaims) decide(now time.Time) {
-	fresh, writing := &p.core.lanes.Requests.Fresh, !p.writingSince.IsZero()
+	fresh, outcomes := &p.core.lanes.Requests.Fresh, &p.core.outcomes
 	fresh.Allowed, fresh.Wait = false, false
-	if p.allowed == nil || writing && !now.Before(p.slowFrom()) || !p.allowed() {
+	if p.writingSince.IsZero() && len(outcomes.Waiting()) > 0 {
+		p.writingSince = now // the writer is about to begin
+	}
+	if p.allowed == nil || !p.writingSince.IsZero() && !now.Before(p.slowFrom()) || !p.allowed() {
 		return
 	}
-	outcomes, room := &p.core.outcomes, p.maxUnwritten()-p.waiting()
+	room := p.maxUnwritten() - p.waiting()
 	fresh.Allowed = outcomes.Len()-len(outcomes.Writing()) <= room
 	// Not for outcomes that the table refuses or whose row is locked: they may take long.
-	fresh.Wait = writing && outcomes.Refused() == 0 && len(outcomes.Waiting()) > room
+	fresh.Wait = outcomes.Refused() == 0 && len(outcomes.Waiting()) > room
 }
 
 // slowFrom is from when on the write of outcomes in flight counts as slow.

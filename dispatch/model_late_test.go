@@ -171,7 +171,7 @@ func (w *coreModel) answerCheck(t *rapid.T, req *request) (goesOn bool) {
 
 // waitsForOutcomes reports whether lanes wait until outcomes are written, so that their rows need no claim.
 func (w *coreModel) waitsForOutcomes() bool {
-	return w.core.lanes.Requests.Fresh.Wait && w.late && len(w.writing) > 0
+	return w.core.lanes.Requests.Fresh.Wait && w.late && len(w.writing)+w.core.unwrittenCount() > 0
 }
 
 // waitsForSender reports whether a ready lane waits for a sender to send its head unclaimed.
