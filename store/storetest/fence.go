@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -169,6 +170,16 @@ func (s *suite) testCancelAndClose(t *testing.T) {
 	}
 	if results, err := b.store.Settle(b.ctx(t), b.epoch, nil); err != nil || len(results) != 0 {
 		t.Errorf("no outcomes: %v, %v", results, err)
+	}
+
+	// Whenever a call is canceled, its error says so: a relay that shuts down ends without one.
+	for i := range 100 {
+		ctx, cancel := context.WithCancel(b.ctx(t))
+		time.AfterFunc(time.Duration(i)*20*time.Microsecond, cancel)
+		if _, err := b.store.LoadHolds(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("canceled after %d times 20 µs: %v", i, err)
+		}
+		cancel()
 	}
 
 	view, err := b.store.View(b.ctx(t), "")

@@ -5,6 +5,8 @@ package sessions
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 )
 
@@ -93,15 +95,25 @@ func (s *Session) Do(ctx context.Context, call func(context.Context) error) erro
 		return ErrClosed
 	}
 	if err := s.link.Ready(ctx); err != nil {
-		return err
+		return withCause(ctx, err)
 	}
 
 	err := call(ctx)
 	s.keepUntilIdle()
 	if err != nil && !s.link.Survives(err) {
 		s.link.Drop()
+		err = withCause(ctx, err)
 	}
 
+	return err
+}
+
+// withCause adds why the context of a failed call has ended, if it has: some drivers say only that the
+// connection is closed then.
+func withCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
 	return err
 }
 
