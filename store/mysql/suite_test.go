@@ -43,7 +43,7 @@ func TestStore(t *testing.T) {
 			t.Parallel()
 			var layouts []string
 			if !slices.Contains(whole, f) {
-				layouts = storetest.CoreLayouts()
+				layouts = []string{storetest.CoreLayout()}
 			}
 			storetest.Run(t, func(t *testing.T) storetest.Harness { return &harness{url: f.Database(t)} }, layouts...)
 		})

@@ -45,7 +45,7 @@ func TestStore(t *testing.T) {
 			t.Parallel()
 			var layouts []string
 			if !slices.Contains(whole, version) {
-				layouts = storetest.CoreLayouts()
+				layouts = []string{storetest.CoreLayout()}
 			}
 			storetest.Run(t, func(t *testing.T) storetest.Harness {
 				url := servers.Database(t, version)
@@ -59,12 +59,12 @@ func TestStore(t *testing.T) {
 func TestStoreBeside(t *testing.T) {
 	t.Parallel()
 	version := servers.Spread(t, servers.Versions())[0]
-	storetest.Run(t, func(t *testing.T) storetest.Harness {
+	storetest.RunSessions(t, func(t *testing.T) storetest.Harness {
 		url := servers.Database(t, version)
 		h := &harness{url: url, conn: servers.Connect(t, url+"&default_query_exec_mode=describe_exec")}
 		h.beside = true
 		return h
-	}, "words")
+	})
 }
 
 // harness runs the suite on one database, cleared by each Setup, and on one session

@@ -197,7 +197,7 @@ func (s *suite) testArchive(t *testing.T) {
 	old, young := origin(), origin().Add(2*time.Hour)
 	var list []Row
 	var outcomes []store.Outcome
-	for i := range 300 {
+	for i := range 30 {
 		list = append(list, row(fmt.Sprint("old ", i)), row(fmt.Sprint("young ", i)), row(fmt.Sprint("failed ", i)))
 		for name, o := range map[string]store.Outcome{
 			"old":    {Status: store.Completed, At: old},
@@ -220,11 +220,11 @@ func (s *suite) testArchive(t *testing.T) {
 		t.Errorf("check: %v", err)
 	}
 	moves.epoch = b.lead(t, moves.store)
-	if n := moves.prune(t, "a", old.Add(time.Hour), 70); n != 300 {
-		t.Errorf("rows moved: got %d, want 300", n)
+	if n := moves.prune(t, "a", old.Add(time.Hour), 7); n != 30 {
+		t.Errorf("rows moved: got %d, want 30", n)
 	}
 	var both []store.ClaimRow
-	for i := range 300 {
+	for i := range 30 {
 		for outbox, there := range map[string]bool{"a": false, "b": true} {
 			if id := fmt.Sprint("old ", i); b.read(t, outbox, id).Exists != there {
 				t.Errorf("row %q in %s: got %v, want %v", id, outbox, !there, there)
@@ -271,7 +271,7 @@ func (s *suite) testArchiveRefuses(t *testing.T, b, moves *bench) {
 	if done, err := moves.store.Prune(b.ctx(t), moves.epoch, p); !errors.As(err, &refused) || done.Rows != 0 {
 		t.Fatalf("%+v, %v, want a refusal", done, err)
 	}
-	for i := range 300 {
+	for i := range 30 {
 		if id := fmt.Sprint("young ", i); !b.read(t, "a", id).Exists {
 			t.Errorf("row %q was deleted without its copy", id)
 		}

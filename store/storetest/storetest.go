@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -162,9 +163,33 @@ type RowContent struct {
 // callTimeout limits every call of the suite, so that a hanging call fails by name.
 const callTimeout = time.Minute
 
-// CoreLayouts returns the layouts that cover the differences between servers of one kind.
+// CoreLayout returns the layout that covers the differences between servers of one kind.
 // The other layouts of the suite differ only in their statements.
-func CoreLayouts() []string { return []string{"words", "numbers"} }
+func CoreLayout() string { return "words" }
+
+// aboutSessions matches the names of further tests for RunSessions.
+var aboutSessions = regexp.MustCompile("open transaction|old epoch|close")
+
+// RunSessions runs the tests of what a store does with its sessions: locks, epochs, open transactions and Close.
+func RunSessions(t *testing.T, open func(t *testing.T) Harness) {
+	s := &suite{harness: open(t), layout: store.FlowCatalyst()}
+	all := slices.Concat(leadTests(), lockTests())
+	for _, test := range slices.Concat(tests(), spillTests(), replayTests()) {
+		if aboutSessions.MatchString(test.name) {
+			all = append(all, test)
+		}
+	}
+	s.run(t, all)
+}
+
+// run runs those of the tests that apply to the layout.
+func (s *suite) run(t *testing.T, tests []test) {
+	for _, test := range tests {
+		if test.only == nil || test.only(&s.layout) {
+			t.Run(test.name, func(t *testing.T) { test.run(s, t) })
+		}
+	}
+}
 
 // Run runs the suite with the named layouts, or with all of them. The layouts run in parallel,
 // because a test mostly waits, so open returns a harness with a database of its own.
@@ -205,12 +230,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness, layouts ...string) {
 			case !keepsState(&s.layout) && s.layout.DeleteDelivered:
 				all = deletedTests()
 			}
-			for _, test := range all {
-				if test.only != nil && !test.only(&s.layout) {
-					continue
-				}
-				t.Run(test.name, func(t *testing.T) { test.run(s, t) })
-			}
+			s.run(t, all)
 		})
 	}
 }
