@@ -35,6 +35,7 @@ func majority() *writeconcern.WriteConcern {
 // server opens the connections of a store on first use.
 type server struct {
 	url, application string
+	beside           *server // has the connections; nil for a store with its own
 
 	mu   sync.Mutex
 	conn *conn
@@ -49,32 +50,45 @@ func (v *server) open(ctx context.Context) (*conn, error) {
 		return v.conn, nil
 	}
 
-	opts, database, err := ParseURL(v.url, v.application)
+	on, err := v.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-
-	client, err := mongo.Connect(opts.SetReadConcern(readconcern.Majority()).SetWriteConcern(majority()))
-	if err != nil {
-		return nil, refuseURL("cannot be used: "+withoutSecrets(v.url, err), "see https://www.mongodb.com/docs/manual/reference/connection-string")
-	}
-
-	on := &conn{client: client, db: client.Database(database)}
 	if err = on.identify(ctx); err == nil {
-		on.writeSession, err = client.StartSession(options.Session().SetDefaultTransactionOptions(transactions()))
+		on.writeSession, err = on.client.StartSession(options.Session().SetDefaultTransactionOptions(transactions()))
 	}
 
 	if err == nil {
-		on.outcomeSession, err = client.StartSession()
+		on.outcomeSession, err = on.client.StartSession()
 	}
 
 	if err != nil {
-		disconnect(client)
+		v.hangUp(on.client)
 		return nil, fmt.Errorf("connect: %w", Explain(err))
 	}
 
 	v.conn = on
 	return on, nil
+}
+
+// connect returns connections without sessions: new ones, or those of the store that this one is beside.
+func (v *server) connect(ctx context.Context) (*conn, error) {
+	if v.beside != nil {
+		shared, err := v.beside.open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return &conn{client: shared.client, db: shared.db}, nil
+	}
+	opts, database, err := ParseURL(v.url, v.application)
+	if err != nil {
+		return nil, err
+	}
+	client, err := mongo.Connect(opts.SetReadConcern(readconcern.Majority()).SetWriteConcern(majority()))
+	if err != nil {
+		return nil, refuseURL("cannot be used: "+withoutSecrets(v.url, err), "see https://www.mongodb.com/docs/manual/reference/connection-string")
+	}
+	return &conn{client: client, db: client.Database(database)}, nil
 }
 
 // onServer runs a call with the connections, in the store's lifetime.
@@ -105,7 +119,14 @@ func (v *server) disconnect() {
 	defer cancel()
 	v.conn.writeSession.EndSession(ctx)
 	v.conn.outcomeSession.EndSession(ctx)
-	disconnect(v.conn.client)
+	v.hangUp(v.conn.client)
+}
+
+// hangUp closes the connections unless they are another store's.
+func (v *server) hangUp(client *mongo.Client) {
+	if v.beside == nil {
+		disconnect(client)
+	}
 }
 
 func disconnect(client *mongo.Client) {

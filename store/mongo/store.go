@@ -37,6 +37,7 @@ type Store struct {
 	*ledger.Ledger
 	*deadletter.Letters
 
+	cfg      Config
 	name     string
 	holder   string
 	takeover time.Duration
@@ -62,10 +63,25 @@ func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	return newStore(cfg, &server{url: cfg.URL, application: "sluicebox " + cfg.Name}), nil
+}
+
+// Beside returns the store of another relay on the same collections. It uses the connections of s, because
+// each shard is such a relay. Close it before s.
+func (s *Store) Beside(of store.Settings) (ledger.Store, error) {
+	cfg := s.cfg
+	cfg.Name, cfg.Holder, cfg.TakeoverTimeout = of.Name, of.Holder, of.TakeoverTimeout
+	if err := cfg.Validate(); err != nil {
+		return ledger.Store{}, err
+	}
+	st := newStore(cfg, &server{beside: s.server})
+	return ledger.Store{Tables: st, Ledger: st.Ledger}, nil
+}
+
+func newStore(cfg Config, on *server) *Store {
 	s := &Store{
-		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout,
-		outboxes: outboxes.New(cfg.Outboxes), lifetime: sessions.NewLifetime(),
-		server: &server{url: cfg.URL, application: "sluicebox " + cfg.Name},
+		cfg: cfg, name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout,
+		outboxes: outboxes.New(cfg.Outboxes), lifetime: sessions.NewLifetime(), server: on,
 	}
 	s.writer, s.outcomeWriter = newWriter(s.server, s.lifetime), newWriter(s.server, s.lifetime)
 	s.Letters = deadletter.New(s.outboxes, letters{s})
@@ -73,7 +89,7 @@ func New(cfg Config) (*Store, error) {
 	s.Ledger = ledger.New(ledger.Config{
 		Outboxes: cfg.Outboxes, Records: own, Spill: own, Replay: own, AreFailed: s.areFailed, BatchRows: maxSpillRows, BatchBytes: maxSpillBytes,
 	})
-	return s, nil
+	return s
 }
 
 // Close ends all sessions, including those of open views, and the calls that use them. It

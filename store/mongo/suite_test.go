@@ -52,11 +52,18 @@ func TestStoreWithGrants(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Harness { return &harness{url: servers.Mongo(t), locks: true} }, "words")
 }
 
+// Stores that share connections behave as others do.
+func TestStoreBeside(t *testing.T) {
+	t.Parallel()
+	storetest.RunSessions(t, func(t *testing.T) storetest.Harness { return &harness{url: servers.Mongo(t), beside: true} })
+}
+
 // harness runs the suite on one database, cleared by each Setup.
 type harness struct {
-	url   string
-	text  bool // times are text
-	locks bool // a leader acquires the lock first
+	beside bool // each store is beside another one
+	url    string
+	text   bool // times are text
+	locks  bool // a leader acquires the lock first
 }
 
 // Rename implements storetest.Namer: no field name begins with $.
@@ -71,19 +78,18 @@ func (h *harness) Rename(l store.Layout) store.Layout {
 }
 
 func (h *harness) Setup(t *testing.T, outboxes ...store.Outbox) storetest.Database {
-	return &database{documents.New(t, servers.OpenMongo(t, h.url), outboxes...), h.url, h.locks, nil}
+	return &database{documents.New(t, servers.OpenMongo(t, h.url), outboxes...), h, nil}
 }
 
 // Empty implements storetest.Emptier.
 func (h *harness) Empty(t *testing.T, outboxes ...store.Outbox) storetest.Database {
-	return &database{documents.Reset(t, servers.OpenMongo(t, h.url), outboxes...), h.url, h.locks, nil}
+	return &database{documents.Reset(t, servers.OpenMongo(t, h.url), outboxes...), h, nil}
 }
 
 type database struct {
 	*documents.Database
-	url   string
-	locks bool
-	held  store.Lock
+	*harness
+	held store.Lock
 }
 
 // locking is a store that acquires the lock when it becomes leader. The previous holder
@@ -112,13 +118,20 @@ func (l *locking) Lock(ctx context.Context) (store.Lock, error) {
 }
 
 func (d *database) Store(t *testing.T, cfg storetest.Config) storetest.Store {
-	st, err := mongo.New(mongo.Config{
+	of := mongo.Config{
 		URL: d.url, Name: cmp.Or(cfg.Name, "suite"), Holder: cfg.Holder, Outboxes: cfg.Outboxes, TakeoverTimeout: cfg.TakeoverTimeout,
-	})
+	}
+	st, err := mongo.New(of)
 	if err != nil {
 		t.Fatal(err)
 	}
 	whole := ledger.Store{Tables: st, Ledger: st.Ledger}
+	if d.beside {
+		t.Cleanup(st.Close)
+		if whole, err = st.Beside(store.Settings{Name: of.Name, Holder: of.Holder, TakeoverTimeout: of.TakeoverTimeout}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// With updates in flight the lock is free only after 5 s: too long for 40 times.
 	if d.locks && !strings.HasSuffix(t.Name(), "lands_behind_a_new_one") {
 		return &locking{whole, d}
