@@ -37,7 +37,7 @@ WITHSERVERS = $$(go list -test -f '{{if not .ForTest}}{{$$p := .ImportPath}}{{ra
 NOTOWN    = grep -vxF "$$(go list $(OWN))"
 # The packages with model tests.
 MODELS    = $(sort $(dir $(shell grep -rl --include=*_test.go pgregory.net/rapid .)))
-AT_ONCE ?= 2
+AT_ONCE ?= 3
 # A program with the race detector sleeps for a second at its end, mostly for nothing.
 export GORACE ?= atexit_sleep_ms=50
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)

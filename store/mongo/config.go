@@ -22,7 +22,7 @@ type Config struct {
 	// URL is the mongodb:// or mongodb+srv:// URL, including the database that holds the
 	// outboxes; see ParseURL.
 	URL string
-	// Name is the relay's name, [a-z0-9_]{1,40}. It keys the relay's documents.
+	// Name is the relay's name, [a-z0-9_]{1,40}, or that of a shard; see store.ShardName. It keys the relay's documents.
 	Name string
 	// Holder identifies this process to operators and to other relays with the same name,
 	// for example by host and process id. The store appends # and eight random digits, so
@@ -38,7 +38,7 @@ type Config struct {
 
 // Validate reports all errors of the configuration, joined. It makes no DNS lookup.
 func (c *Config) Validate() error {
-	errs := []error{ValidateURL(c.URL), store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout), store.RejectMessages(c.Outboxes, "MongoDB")}
+	errs := []error{ValidateURL(c.URL), store.ValidateShardName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout), store.RejectMessages(c.Outboxes, "MongoDB")}
 	for i := range c.Outboxes {
 		errs = append(errs, validateNames(&c.Outboxes[i]))
 	}

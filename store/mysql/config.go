@@ -26,7 +26,7 @@ type Config = store.Settings
 // validate reports all problems of the configuration in one error.
 func validate(c *Config) error {
 	_, err := ParseURL(c.URL, "")
-	errs := []error{err, store.ValidateName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout), store.RejectMessages(c.Outboxes, "MySQL")}
+	errs := []error{err, store.ValidateShardName(c.Name), store.ValidateOutboxes(c.Outboxes, c.TakeoverTimeout), store.RejectMessages(c.Outboxes, "MySQL")}
 	for i := range c.Outboxes {
 		if name := c.Outboxes[i].Name; len(name) > maxNameBytes {
 			errs = append(errs, fmt.Errorf("outbox %.20q…: name has %d bytes, at most %d are allowed", name, len(name), maxNameBytes))

@@ -160,7 +160,7 @@ func newProgram(o Options, reg *prometheus.Registry, holder string, adapt func(*
 // relayOptions returns the options of the relay for a configuration.
 func (p *program) relayOptions(cfg *config.Config) (sluicebox.Options, error) {
 	options, err := cfg.Relay(userAgent(p.version))
-	if err == nil && cfg.Settings.Source.URL.Postgres() { // only there may shards of the name be
+	if err == nil && !cfg.Settings.Source.URL.SQLite() { // it has no shards
 		options.Database = shards.Alone(options.Database)
 	}
 	if err == nil && p.adapt != nil {

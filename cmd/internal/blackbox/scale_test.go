@@ -26,7 +26,8 @@ const (
 // scaleFleet is two processes that share an outbox with a topic between, its writer and its receiver.
 type scaleFleet struct {
 	t      *testing.T
-	conn   *conn
+	url    string
+	table  scaleTable
 	config string
 	relays [2]*relay
 	pause  time.Duration // between transactions
@@ -52,12 +53,8 @@ type scaleArrival struct {
 
 var scaleRow = regexp.MustCompile(`"g":(\d+),"n":(\d+)`)
 
-func newScaleFleet(t *testing.T) *scaleFleet {
+func newScaleFleet(t *testing.T, database string) *scaleFleet {
 	t.Helper()
-	h := kinds(t)[0]
-	if !strings.HasPrefix(h.name, "pg") {
-		t.Skip("scale needs PostgreSQL")
-	}
 	cluster := servers.Kafka(t, 1, map[string]string{"group.min.session.timeout.ms": "1000", "group.initial.rebalance.delay.ms": "0"})
 	s := &scaleFleet{t: t, pause: 20 * time.Millisecond, last: map[int]int{}, seen: map[[2]int]bool{}, from: map[string]int{}, commits: map[int]time.Time{}}
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -70,11 +67,12 @@ func newScaleFleet(t *testing.T) *scaleFleet {
 		}
 	}))
 	t.Cleanup(receiver.Close)
-	url := h.database(t)
+	var url string
+	url, s.table = scaleDatabase(t, database)
+	s.url = url
 	if out, errs, code := command(t, nil, "init", "--outbox", "outbox-messages", "--table", "letters", "--source", url, "--apply"); code != 0 {
 		t.Fatalf("init: %s%s", out, errs)
 	}
-	s.conn = connect(t, url)
 	s.config = fmt.Sprintf(`name: %s
 source: {url: %q}
 admin: {listen: %s}
@@ -128,11 +126,11 @@ func (s *scaleFleet) write() (stop func() int) {
 		rows := 0
 		defer func() { done <- rows }()
 		for n := 1; ; n++ {
-			var values []string
+			var all []scaleKey
 			for g := range scaleGroups {
-				values = append(values, fmt.Sprintf(`('%d-%d', 'EVENT', 'g%d', '{"g":%d,"n":%d}')`, g, n, g, g, n))
+				all = append(all, scaleKey{g, n})
 			}
-			if _, err := s.conn.exec("INSERT INTO letters (id, type, message_group, payload) VALUES " + strings.Join(values, ",")); err != nil {
+			if err := s.table.insert(all); err != nil {
 				s.t.Error(err)
 				return
 			}
@@ -201,9 +199,7 @@ func (s *scaleFleet) settled(rows int) {
 		}
 		return ""
 	})
-	awaitZero(s.t, "rows that are not COMPLETED", func() int {
-		return count(s.t, s.conn, "SELECT count(*) FROM letters WHERE status <> 1")
-	})
+	awaitZero(s.t, "rows that are not COMPLETED", func() int { return s.table.open(s.t) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, text := range s.wrong {
@@ -230,35 +226,36 @@ func (s *scaleFleet) expectDoctor(texts ...string) {
 // group first arrive in order. SLUICEBOX_TEST_CRASHES replaces the number of rounds; 20 is a full run.
 func TestScaleFaults(t *testing.T) {
 	t.Parallel()
-	s := newScaleFleet(t)
-	for i := range s.relays {
-		s.start(i)
-	}
-	s.captures()
-	stop := s.write()
-	s.expectDoctor("the 8 shards of topic shop", "the topic gets records", "processes with role dispatch: 2", "records behind")
-	for range crashes(t, 1) {
-		for _, victim := range []func() int{
-			func() int { i, _ := s.captures(); return i },
-			func() int { _, i := s.captures(); return i },
-		} {
-			i := victim()
-			s.relays[i].kill()
-			s.hasAll(1 - i)
+	onFleets(t, func(t *testing.T, s *scaleFleet) {
+		for i := range s.relays {
 			s.start(i)
-			i = victim()
-			s.relays[i].freeze()
-			s.hasAll(1 - i)
-			s.relays[i].thaw()
 		}
-	}
-	s.captures()
-	rows := stop()
-	s.settled(rows)
-	if most := rows / 5; s.repeats > most {
-		t.Errorf("%d rows of %d arrived again, want %d at most", s.repeats, rows, most)
-	}
-	for _, r := range s.relays {
-		expectStop(t, r)
-	}
+		s.captures()
+		stop := s.write()
+		s.expectDoctor("the 8 shards of topic shop", "the topic gets records", "processes with role dispatch: 2", "records behind")
+		for range crashes(t, 1) {
+			for _, victim := range []func() int{
+				func() int { i, _ := s.captures(); return i },
+				func() int { _, i := s.captures(); return i },
+			} {
+				i := victim()
+				s.relays[i].kill()
+				s.hasAll(1 - i)
+				s.start(i)
+				i = victim()
+				s.relays[i].freeze()
+				s.hasAll(1 - i)
+				s.relays[i].thaw()
+			}
+		}
+		s.captures()
+		rows := stop()
+		s.settled(rows)
+		if most := rows / 5; s.repeats > most {
+			t.Errorf("%d rows of %d arrived again, want %d at most", s.repeats, rows, most)
+		}
+		for _, r := range s.relays {
+			expectStop(t, r)
+		}
+	})
 }

@@ -23,10 +23,12 @@ func (s *scaleFleet) pace(rows int) float64 {
 	s.mu.Lock()
 	before := len(s.seen)
 	s.mu.Unlock()
-	_, err := s.conn.exec(fmt.Sprintf(`INSERT INTO letters (id, type, message_group, payload)
-SELECT lpad(n::text, 9, '0'), 'EVENT', 'g' || n %% %d, format('{"g":%%s,"n":%%s}', n %% %d, n) FROM generate_series(%d, %d) n`,
-		scaleOutGroups, scaleOutGroups, before+1, before+rows))
-	if err != nil {
+	all := make([]scaleKey, rows)
+	for i := range all {
+		n := before + 1 + i
+		all[i] = scaleKey{n % scaleOutGroups, n}
+	}
+	if err := s.table.insert(all); err != nil {
 		s.t.Fatal(err)
 	}
 	passed := func(n int) time.Time {
@@ -57,7 +59,7 @@ func TestScaleOut(t *testing.T) {
 	if os.Getenv(rowsVariable) != "" {
 		steps, turns = []int{1, 2, 4}, 3
 	}
-	s := newScaleFleet(t)
+	s := aPostgresFleet(t)
 	s.delay = scaleOutDelay
 	var all []*relay
 	written := 0

@@ -56,42 +56,43 @@ func (s *scaleFleet) latency(w scaleWindow, groups map[int]bool) (p99, most time
 // replaces the number of kills; 5 is a full run.
 func TestScaleRebalance(t *testing.T) {
 	t.Parallel()
-	s := newScaleFleet(t)
-	paths := [2]string{"/a", "/b"}
-	begin := func(i int) {
-		s.relays[i] = start(t, s.variant(paths[i]))
-		s.relays[i].waitFor("shards assigned")
-	}
-	begin(0)
-	begin(1)
-	s.captures()
-	stop := s.write()
-	var reports []func() // once all rows have arrived
-	for range crashes(t, 1) {
-		stays, victim := s.captures()
-		s.arrive(paths[stays])
-		s.arrive(paths[victim])
-		calm := during(func() {})
-		others, moved := s.owners(calm, paths[stays]), s.owners(calm, paths[victim])
-		report := func(what string, w scaleWindow) {
-			before, _ := s.latency(calm, others)
-			meanwhile, _ := s.latency(w, others)
-			_, longest := s.latency(w, moved)
-			t.Logf("%s: p99 of the %d groups that stay %s, before %s: %.2f times; a row of the %d that move waits %s at most",
-				what, len(others), meanwhile, before, float64(meanwhile)/float64(before), len(moved), longest.Round(time.Millisecond))
+	onFleets(t, func(t *testing.T, s *scaleFleet) {
+		paths := [2]string{"/a", "/b"}
+		begin := func(i int) {
+			s.relays[i] = start(t, s.variant(paths[i]))
+			s.relays[i].waitFor("shards assigned")
 		}
-		killed := during(func() { s.relays[victim].kill(); s.hasAll(stays) })
-		joined := during(func() { begin(victim); s.captures() })
-		reports = append(reports, func() {
-			report("killed", killed)
-			report("joined", joined)
-		})
-	}
-	s.settled(stop())
-	for _, report := range reports {
-		report()
-	}
-	for _, r := range s.relays {
-		expectStop(t, r)
-	}
+		begin(0)
+		begin(1)
+		s.captures()
+		stop := s.write()
+		var reports []func() // once all rows have arrived
+		for range crashes(t, 1) {
+			stays, victim := s.captures()
+			s.arrive(paths[stays])
+			s.arrive(paths[victim])
+			calm := during(func() {})
+			others, moved := s.owners(calm, paths[stays]), s.owners(calm, paths[victim])
+			report := func(what string, w scaleWindow) {
+				before, _ := s.latency(calm, others)
+				meanwhile, _ := s.latency(w, others)
+				_, longest := s.latency(w, moved)
+				t.Logf("%s: p99 of the %d groups that stay %s, before %s: %.2f times; a row of the %d that move waits %s at most",
+					what, len(others), meanwhile, before, float64(meanwhile)/float64(before), len(moved), longest.Round(time.Millisecond))
+			}
+			killed := during(func() { s.relays[victim].kill(); s.hasAll(stays) })
+			joined := during(func() { begin(victim); s.captures() })
+			reports = append(reports, func() {
+				report("killed", killed)
+				report("joined", joined)
+			})
+		}
+		s.settled(stop())
+		for _, report := range reports {
+			report()
+		}
+		for _, r := range s.relays {
+			expectStop(t, r)
+		}
+	})
 }

@@ -52,51 +52,52 @@ func (s *scaleFleet) arrive(path string) {
 // others stand by, and no row is lost or overtaken when the sending kind ends.
 func TestScaleSwitch(t *testing.T) {
 	t.Parallel()
-	s := newScaleFleet(t)
-	s.pause = 200 * time.Millisecond // each kind sends the rows of the time in which none did
-	few := strings.NewReplacer(fmt.Sprint("partitions: ", scalePartitions), "partitions: 2", fmt.Sprint("session-timeout: ", scaleSession), "session-timeout: 6s")
-	s.config = few.Replace(s.config)
-	scale := s.section("scale")
-	has := func(role string) string { return strings.Replace(scale, "engine:", "roles: ["+role+"], engine:", 1) }
-	alone := s.variant("/alone", scale, "")
-	capture, dispatch := s.variant("/shards", scale, has("capture")), s.variant("/shards", scale, has("dispatch"))
-	resized := s.variant("/resized", "topic: shop", "topic: larger", "partitions: 2", "partitions: 3")
-	initTopic(t, resized)
-	// replaced kills c, which captures, and stops d, which dispatches. Until then the next kind stands by.
-	replaced := func(c, d, next *relay, path string) {
-		next.waitFor("standing by")
-		c.kill()
-		next.waitFor("with another configuration of scale")
+	onFleets(t, func(t *testing.T, s *scaleFleet) {
+		s.pause = 200 * time.Millisecond // each kind sends the rows of the time in which none did
+		few := strings.NewReplacer(fmt.Sprint("partitions: ", scalePartitions), "partitions: 2", fmt.Sprint("session-timeout: ", scaleSession), "session-timeout: 6s")
+		s.config = few.Replace(s.config)
+		scale := s.section("scale")
+		has := func(role string) string { return strings.Replace(scale, "engine:", "roles: ["+role+"], engine:", 1) }
+		alone := s.variant("/alone", scale, "")
+		capture, dispatch := s.variant("/shards", scale, has("capture")), s.variant("/shards", scale, has("dispatch"))
+		resized := s.variant("/resized", "topic: shop", "topic: larger", "partitions: 2", "partitions: 3")
+		initTopic(t, resized)
+		// replaced kills c, which captures, and stops d, which dispatches. Until then the next kind stands by.
+		replaced := func(c, d, next *relay, path string) {
+			next.waitFor("standing by")
+			c.kill()
+			next.waitFor("with another configuration of scale")
+			s.forbid("")
+			expectStop(t, d)
+			s.forbid("/shards")
+			s.arrive(path)
+		}
+
+		s.forbid("/alone")
+		c, d := start(t, capture), start(t, dispatch)
+		d.waitFor("topic has partitions that stay unused") // the topic has more than 2
+		stop := s.write()
+		s.arrive("/shards")
+		one := start(t, alone)
+		replaced(c, d, one, "/alone")
+
+		c, d = start(t, capture), start(t, dispatch)
+		c.waitFor("standing by")
+		d.waitFor("a relay without scale")
+		s.arrive("/alone")
 		s.forbid("")
-		expectStop(t, d)
-		s.forbid("/shards")
-		s.arrive(path)
-	}
+		expectStop(t, one)
+		s.forbid("/alone")
+		s.arrive("/shards")
 
-	s.forbid("/alone")
-	c, d := start(t, capture), start(t, dispatch)
-	d.waitFor("topic has partitions that stay unused") // the topic has more than 2
-	stop := s.write()
-	s.arrive("/shards")
-	one := start(t, alone)
-	replaced(c, d, one, "/alone")
-
-	c, d = start(t, capture), start(t, dispatch)
-	c.waitFor("standing by")
-	d.waitFor("a relay without scale")
-	s.arrive("/alone")
-	s.forbid("")
-	expectStop(t, one)
-	s.forbid("/alone")
-	s.arrive("/shards")
-
-	s.forbid("/resized")
-	larger := start(t, resized)
-	replaced(c, d, larger, "/resized")
-	rows := stop()
-	s.settled(rows)
-	if most := rows / 5; s.repeats > most {
-		t.Errorf("%d rows of %d arrived again, want %d at most", s.repeats, rows, most)
-	}
-	expectStop(t, larger)
+		s.forbid("/resized")
+		larger := start(t, resized)
+		replaced(c, d, larger, "/resized")
+		rows := stop()
+		s.settled(rows)
+		if most := rows / 5; s.repeats > most {
+			t.Errorf("%d rows of %d arrived again, want %d at most", s.repeats, rows, most)
+		}
+		expectStop(t, larger)
+	})
 }

@@ -117,8 +117,8 @@ func (k *checker) checkScale(s *Settings) {
 		return
 	}
 	k.failFields("scale", s.Scale.Validate(), func(key string) string { return key })
-	if s.Source.URL != "" && !s.Source.URL.Postgres() && k.hasNoProblem("source.url") {
-		k.fail("scale", "needs PostgreSQL so far; remove it, or move the outboxes to PostgreSQL")
+	if s.Source.URL.SQLite() && k.hasNoProblem("source.url") {
+		k.fail("scale", "needs a database that several machines reach, which SQLite is not; remove it")
 	}
 	if s.Source.Mode == "poll" && k.hasNoProblem("source.mode") {
 		k.fail("source.mode", "is poll, but scale needs the database's log; use stream, or remove scale")

@@ -42,7 +42,7 @@ func TestScaleFaults(t *testing.T) {
 		{"partitions: 4", "partitions: 4, roles: sweep", "scale.roles[0]: is \"sweep\", must be capture or dispatch"},
 		{"partitions: 4", "partitions: 4, session-timeout: 1ms", "scale.session-timeout: is 1ms"},
 		{"partitions: 4", "partitions: 4, sasl: {mechanism: plain}", "scale.sasl.user: is not set"},
-		{"postgres://u:p@h/shop", "mysql://u:p@h/shop", "scale: needs PostgreSQL so far"},
+		{"postgres://u:p@h/shop", "sqlite:///var/lib/shop.db", "scale: needs a database that several machines reach"},
 		{"/shop\"}", "/shop\", mode: poll}", "f:2: source.mode: is poll, but scale needs"},
 		{"\nscale", "\ningest: {listen: \":1\"}\nscale", "ingest: does not go with scale"},
 		{"source: {", "sources:\n  - {name: shop, ", "scale: needs one source"},

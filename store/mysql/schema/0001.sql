@@ -4,7 +4,7 @@
 
 -- The leader. Every write of a relay holds a share lock on its row.
 CREATE TABLE IF NOT EXISTS sluicebox_leader (
-  name      VARBINARY(40) NOT NULL PRIMARY KEY,
+  name      VARBINARY(45) NOT NULL PRIMARY KEY,
   epoch     BIGINT NOT NULL,
   raised_at DATETIME(6) NOT NULL,
   holder    VARBINARY(255) NOT NULL
@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS sluicebox_leader (
 -- requests, each a JSON object. The version grows with each write. The type JSON differs
 -- between the servers.
 CREATE TABLE IF NOT EXISTS sluicebox_record (
-  name       VARBINARY(40) NOT NULL,
+  name       VARBINARY(45) NOT NULL,
   kind       VARBINARY(100) NOT NULL,
   record_key VARBINARY(100) NOT NULL,
   body       LONGTEXT NOT NULL,
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS sluicebox_record (
 -- sluicebox_queue_n has a row by its number and the rows in order, sluicebox_queue_id tells
 -- whether a row is spilled.
 CREATE TABLE IF NOT EXISTS sluicebox_queue (
-  name          VARBINARY(40) NOT NULL,
+  name          VARBINARY(45) NOT NULL,
   queue         VARBINARY(100) NOT NULL,
   outbox        VARBINARY(255) NOT NULL,
   lane          BINARY(20) NOT NULL,
@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS sluicebox_queue (
 -- The rows of replays, likewise; queue is the key of the replay's record. No index has their
 -- ids, because nothing looks them up by id.
 CREATE TABLE IF NOT EXISTS sluicebox_replay (
-  name          VARBINARY(40) NOT NULL,
+  name          VARBINARY(45) NOT NULL,
   queue         VARBINARY(100) NOT NULL,
   outbox        VARBINARY(255) NOT NULL,
   lane          BINARY(20) NOT NULL,
@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS sluicebox_replay (
 
 -- The markers that the relay writes into the binlog and reads back from it.
 CREATE TABLE IF NOT EXISTS sluicebox_marker (
-  name  VARBINARY(40) NOT NULL PRIMARY KEY,
+  name  VARBINARY(45) NOT NULL PRIMARY KEY,
   token VARBINARY(255) NOT NULL
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
