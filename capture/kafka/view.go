@@ -26,6 +26,11 @@ func ShardView(view store.View, partition, partitions int) store.View {
 	return &shardView{View: view, partition: partition, partitions: partitions}
 }
 
+// PartitionOf returns the partition that has the rows of a message group.
+func PartitionOf(group store.Group, partitions int) int {
+	return record.Partition(&store.Item{Group: group}, partitions)
+}
+
 // shardView leaves out the rows of other partitions, and those that the partition brings.
 type shardView struct {
 	store.View

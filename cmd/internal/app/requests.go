@@ -20,10 +20,12 @@ import (
 // OpenDeadLetters returns the FAILED rows of the configured outboxes for use without a
 // running relay. It connects on first use. Call closed when done.
 func OpenDeadLetters(cfg *config.Config) (letters store.DeadLetters, closed func(), err error) {
-	if cfg.Settings.Scale != nil {
-		return nil, nil, &store.SetupError{
-			Problem: "with scale, FAILED rows are not listed, requeued or discarded yet",
-			Remedy:  "read and change them with SQL: a sweep sends rows whose status was set to PENDING",
+	for _, o := range cfg.Outboxes() {
+		if cfg.Settings.Scale != nil && !o.Layout.Stores(store.Failed) {
+			return nil, nil, &store.SetupError{
+				Problem: fmt.Sprintf("with scale, the FAILED rows of %s are in the records of its shards", o.Name),
+				Remedy:  "read /sources/N/api/v1/deadletters of the process that has shard N, for each shard",
+			}
 		}
 	}
 	db, err := openDatabase(cfg)

@@ -28,8 +28,16 @@ func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 			}
 			return sinktest.Answer{Status: 503}
 		})
+		leads := func(r *member) { // it is not ready while the breaker is open
+			within(s.t, testTimeout, func() string {
+				if !r.leads() {
+					return "the relay does not lead"
+				}
+				return ""
+			})
+		}
 		leader := tr.add()
-		leader.ready()
+		leads(leader)
 		standby := tr.add()
 		write(s.t, s.database, load{transactions: 400, clients: 8, scripts: lateScripts(20)})()
 		within(s.t, testTimeout, func() string {
@@ -39,13 +47,7 @@ func TestATakeoverBeforeTheFirstRowIsDelivered(t *testing.T) {
 			return ""
 		})
 		leader.kill()
-		standby.ready()
-		within(s.t, testTimeout, func() string {
-			if !standby.leads() {
-				return "the standby does not lead"
-			}
-			return ""
-		})
+		leads(standby)
 		up.Store(true)
 		s.expectAll()
 		if s.reordered() == 0 {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,8 @@ type scaleFleet struct {
 	relays [2]*relay
 	pause  time.Duration // between transactions
 	delay  time.Duration // of each answer
+
+	refuses atomic.Bool // the receiver refuses every row
 
 	mu      sync.Mutex
 	last    map[int]int // by group, of the first arrivals
@@ -57,8 +60,12 @@ func newScaleFleet(t *testing.T, database string) *scaleFleet {
 	t.Helper()
 	cluster := servers.Kafka(t, 1, map[string]string{"group.min.session.timeout.ms": "1000", "group.initial.rebalance.delay.ms": "0"})
 	s := &scaleFleet{t: t, pause: 20 * time.Millisecond, last: map[int]int{}, seen: map[[2]int]bool{}, from: map[string]int{}, commits: map[int]time.Time{}}
-	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		if s.refuses.Load() {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
 		time.Sleep(s.delay) // a slow receiver
 		for _, found := range scaleRow.FindAllStringSubmatch(string(body), -1) {
 			group, _ := strconv.Atoi(found[1])

@@ -129,19 +129,6 @@ func (t shardTables) Prune(ctx context.Context, epoch store.Epoch, p store.Prune
 	return t.Tables.Prune(ctx, epoch, p)
 }
 
-// Requeue implements store.DeadLetters. The rows may be of other partitions, whose relays send them.
-func (t shardTables) Requeue(context.Context, store.Epoch, store.DeadLetterFilter, int) ([]store.Item, error) {
-	return nil, &store.SetupError{
-		Problem: "with scale, a relay does not requeue FAILED rows yet",
-		Remedy:  "set their status to PENDING with an UPDATE of the table; a sweep finds and sends them",
-	}
-}
-
-// Discard implements store.DeadLetters.
-func (t shardTables) Discard(context.Context, store.Epoch, store.DeadLetterFilter, int) ([]store.Ref, error) {
-	return nil, &store.SetupError{Problem: "with scale, a relay does not discard FAILED rows yet", Remedy: "delete them from the table"}
-}
-
 // outboxesOf returns the tables of a relay.
 func outboxesOf(options *sluicebox.Options) []store.Outbox {
 	tables := make([]store.Outbox, len(options.Outboxes))
