@@ -66,7 +66,7 @@ quickstart: build ## build it and show it at work, with nothing to set up
 	bin/sluicebox quickstart
 
 # AT_ONCE suites run at a time, in the order of SUITES: the longest first, so that all end
-# together. Three would wait for each other on two processors. One suite alone, with its servers:
+# together. Tests wait for timeouts too, so three suites keep two processors busy. One suite alone, with its servers:
 #
 #	store/storetest/servers/servers.sh exec mysql mariadb -- make plain/store/mysql
 #
