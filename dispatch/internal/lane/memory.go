@@ -130,10 +130,10 @@ func (m *Memory) Shed(rows ...*Row) {
 	}
 }
 
-// DropPayload drops the content of a live row from memory, unless only the log has the row and
-// it is not delivered or is being spilled: its copy counts until the outcome is written.
+// DropPayload drops the content of a live row from memory, unless only the log has the row. Also if
+// it is delivered: it may be spilled, and sent again after a crash, until its outcome is written.
 func (m *Memory) DropPayload(rw *Row) {
-	if rw.Stage == Done && rw.Copy != CopyWriting || !m.LogOnly[rw.Outbox] {
+	if !m.LogOnly[rw.Outbox] {
 		m.drop(rw)
 	}
 }
