@@ -261,7 +261,7 @@ func TestOnKafka(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *servers.KafkaCluster){
 		"suite": testSuite, "a zombie leader": testAZombieLeader, "retention passed": testRetentionPassed, "relays": testRelays, "Kafka is down": testKafkaDown,
 		"records refused": testRefusedRecords, "settings": testSettings,
-		"large rows": testLargeRows, "a slow snapshot": testASlowSnapshot, "a gap in a snapshot": testAGapInASnapshot,
+		"large rows": testLargeRows, "a slow snapshot": testASlowSnapshot, "lost markers": testLostMarkers, "a gap in a snapshot": testAGapInASnapshot,
 		"MongoDB": testMongo,
 	} {
 		t.Run(name, func(t *testing.T) {

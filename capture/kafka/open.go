@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
@@ -161,21 +163,24 @@ func (s *Source) readMarked(ctx context.Context, from record.Place, take func(*r
 // taker takes a record at an offset, and reports whether a marker there counts.
 type taker func(got *record.Record, offset int64) (counts bool, err error)
 
-// awaitMarker writes a marker and passes records until it has it. It returns the marker and its offset.
+// awaitMarker writes a marker and passes records until it has it. It returns the marker and its offset. Each
+// marker that it writes is another one: MySQL logs no change of a row to the same value.
 func (s *Source) awaitMarker(ctx context.Context, r *reader, take taker) (mark record.Record, offset int64, err error) {
-	token := snapshotMark + rand.Text()
-	for wait := remarkAfter; ; wait = min(2*wait, maxRemarkAfter) {
-		if err := s.Mark(ctx, token); err != nil {
+	token := snapshotMark + rand.Text() + "-"
+	wait := remarkAfter
+	for n := 0; ; n++ {
+		if err := s.Mark(ctx, token+strconv.Itoa(n)); err != nil {
 			return mark, 0, err
 		}
 		mark, offset, err = s.passMarker(ctx, r, token, wait, take)
-		if mark.Token == token || err != nil {
+		if strings.HasPrefix(mark.Token, token) || err != nil {
 			return mark, offset, err
 		}
+		wait = min(2*wait, maxRemarkAfter)
 	}
 }
 
-// passMarker passes records until it has a marker, or until it is time for another marker. All records of
+// passMarker passes records until it has a marker that begins with token, or until it is time for another marker. All records of
 // a poll are passed, also if the time for them ends meanwhile.
 func (s *Source) passMarker(ctx context.Context, r *reader, token string, most time.Duration, take taker) (mark record.Record, offset int64, err error) {
 	wait, cancel := context.WithTimeout(ctx, most)
@@ -188,7 +193,7 @@ func (s *Source) passMarker(ctx context.Context, r *reader, token string, most t
 				return mark, 0, err
 			}
 			counts, err := take(&got, rec.Offset)
-			if err != nil || counts && got.Kind == record.Mark && got.Token == token {
+			if err != nil || counts && got.Kind == record.Mark && strings.HasPrefix(got.Token, token) {
 				return got, rec.Offset, err
 			}
 		}

@@ -24,7 +24,7 @@ const describedDocuments = 200
 // changes nothing. The error is a *store.SetupError if there is no such collection, if it is
 // empty, or if the user may not read it.
 func Describe(ctx context.Context, url, application string, o *store.Outbox, wanted func(*store.TableInfo) []string) (*store.TableInfo, error) {
-	v := server{url: url, application: application}
+	v := newServer(url, application, nil)
 	on, err := v.open(ctx)
 	if err != nil {
 		return nil, err

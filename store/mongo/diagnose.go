@@ -284,7 +284,8 @@ const asAdministrator = "// as an administrator"
 // creates a least-privilege role with everything the relay needs. If the user already has
 // that role, it adds only the missing actions.
 func (r *rights) grant(s *Store, database string, lacks privilege) []string {
-	name := "sluicebox_" + s.name
+	relay, _, _ := strings.Cut(s.name, "/") // one role for the shards of a relay
+	name := "sluicebox_" + relay
 	switch {
 	case slices.Contains(r.roles, name):
 		return []string{asAdministrator, fmt.Sprintf("db.getSiblingDB(\"admin\").grantPrivilegesToRole(%q, %s);", name, written([]privilege{lacks}))}

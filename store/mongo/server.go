@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,14 +36,24 @@ type server struct {
 	url, application string
 	beside           *server // has the connections; nil for a store with its own
 
-	mu   sync.Mutex
+	turn chan struct{} // has one element; whoever has it may read and set conn
 	conn *conn
+}
+
+func newServer(url, application string, beside *server) *server {
+	v := &server{url: url, application: application, beside: beside, turn: make(chan struct{}, 1)}
+	v.turn <- struct{}{}
+	return v
 }
 
 // open returns the connections, opening them if necessary.
 func (v *server) open(ctx context.Context) (*conn, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	select {
+	case <-v.turn:
+		defer func() { v.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 
 	if v.conn != nil {
 		return v.conn, nil
@@ -109,17 +118,28 @@ func transactions() *options.TransactionOptionsBuilder {
 
 // disconnect closes the connections. No call uses them or opens others any more.
 func (v *server) disconnect() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	<-v.turn
+	defer func() { v.turn <- struct{}{} }()
 
 	if v.conn == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), store.CloseTimeout)
 	defer cancel()
+	if v.beside != nil {
+		v.conn.discardSessions(ctx)
+		return
+	}
 	v.conn.writeSession.EndSession(ctx)
 	v.conn.outcomeSession.EndSession(ctx)
-	v.hangUp(v.conn.client)
+	disconnect(v.conn.client)
+}
+
+// discardSessions ends the sessions on the server, with their transactions. EndSession would give them back to the
+// pool of the client, for other stores: the next leader kills the sessions that its predecessor had.
+func (c *conn) discardSessions(ctx context.Context) {
+	ids := bson.A{c.writeSession.ID(), c.outcomeSession.ID()}
+	_ = c.client.Database("admin").RunCommand(ctx, bson.D{{Key: "endSessions", Value: ids}}).Err() // best effort: they time out
 }
 
 // hangUp closes the connections unless they are another store's.

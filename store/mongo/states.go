@@ -111,8 +111,7 @@ func (s *Store) lookUp(ctx context.Context, rows []store.ClaimRow, read func(con
 	}
 
 	return Explain(s.read(ctx, func(ctx context.Context, on *conn) error {
-		looks := bson.D{{Key: "$inc", Value: bson.D{{Key: "looks", Value: int64(1)}}}}
-		if err := upsertOne(ctx, on.ownCollection(ownMeta), bson.D{{Key: "relay", Value: s.name}}, looks); err != nil {
+		if err := s.confirmPrimary(ctx, on); err != nil {
 			return err
 		}
 		for _, p := range parts {
@@ -122,6 +121,13 @@ func (s *Store) lookUp(ctx context.Context, rows []store.ClaimRow, read func(con
 		}
 		return nil
 	}))
+}
+
+// confirmPrimary writes, so that what is read next is at least what the present primary had: one that was deposed,
+// and does not know it yet, cannot write to a majority, and a new one has committed a write of its own term.
+func (s *Store) confirmPrimary(ctx context.Context, on *conn) error {
+	looks := bson.D{{Key: "$inc", Value: bson.D{{Key: "looks", Value: int64(1)}}}}
+	return upsertOne(ctx, on.ownCollection(ownMeta), bson.D{{Key: "relay", Value: s.name}}, looks)
 }
 
 // state returns the state of a document, and the content of a COMPLETED document if it was

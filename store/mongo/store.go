@@ -63,7 +63,7 @@ func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return newStore(cfg, &server{url: cfg.URL, application: "sluicebox " + cfg.Name}), nil
+	return newStore(cfg, newServer(cfg.URL, "sluicebox "+cfg.Name, nil)), nil
 }
 
 // Beside returns the store of another relay on the same collections. It uses the connections of s, because
@@ -74,7 +74,7 @@ func (s *Store) Beside(of store.Settings) (ledger.Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return ledger.Store{}, err
 	}
-	st := newStore(cfg, &server{beside: s.server})
+	st := newStore(cfg, newServer("", "", s.server))
 	return ledger.Store{Tables: st, Ledger: st.Ledger}, nil
 }
 

@@ -51,8 +51,13 @@ func retrySnapshot(ctx context.Context, read func() error) error {
 	}
 }
 
-// Begin implements view.Snapshot.
+// Begin implements view.Snapshot. The view of a shard must have what its partition had before.
 func (v *view) Begin(ctx context.Context) error {
+	if v.store.server.beside != nil {
+		if err := v.store.confirmPrimary(ctx, v.conn); err != nil {
+			return Explain(err)
+		}
+	}
 	return Explain(retrySnapshot(ctx, func() error {
 		v.Drop() // that of an earlier try
 		return v.begin(ctx)

@@ -77,13 +77,17 @@ type besides interface {
 	Beside(of store.Settings) (ledger.Store, error)
 }
 
-// Store implements sluicebox.Database.
-func (d *shardDatabase) Store(of store.Settings) (st ledger.Store, err error) {
-	if shared, is := d.of.feeder.Tables.(besides); is {
-		st, err = shared.Beside(of)
-	} else {
-		st, err = d.Database.Store(of)
+// storeBeside returns the store of a shard, which shares the sessions of another store if the database can.
+func storeBeside(other store.Tables, db sluicebox.Database, of store.Settings) (ledger.Store, error) {
+	if shared, is := other.(besides); is {
+		return shared.Beside(of)
 	}
+	return db.Store(of)
+}
+
+// Store implements sluicebox.Database.
+func (d *shardDatabase) Store(of store.Settings) (ledger.Store, error) {
+	st, err := storeBeside(d.of.feeder.Tables, d.Database, of)
 	if err == nil {
 		st.Tables = shardTables{st.Tables, d.of, d.partition, d.of.cfg.Partitions}
 	}

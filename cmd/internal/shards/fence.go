@@ -174,7 +174,7 @@ func (t fencedTables) each(ctx context.Context, n int, do func(context.Context, 
 func (t fencedTables) one(ctx context.Context, partition int, do func(context.Context, ledger.Store) error) error {
 	of := t.of
 	of.Name = store.ShardName(t.of.Name, partition)
-	shard, err := t.db.Store(of)
+	shard, err := storeBeside(t.own.Tables, t.db, of)
 	if err != nil {
 		return err
 	}
