@@ -2,15 +2,19 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/sluicebox/sluicebox/capture/kafka/internal/topic"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // options returns the options that the order of records rests on. They win over the
@@ -88,7 +92,24 @@ func (f *Feeder) Create(ctx context.Context) (created bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return created, f.Check(ctx)
+	return created, f.awaitTopic(ctx)
+}
+
+// newTopicTimeout is how long a broker may not know of a topic that the controller has just created.
+const newTopicTimeout = 30 * time.Second
+
+// awaitTopic checks a topic that exists, once the broker that answers knows of it.
+func (f *Feeder) awaitTopic(ctx context.Context) error {
+	pause := backoff.Doubling{Min: 20 * time.Millisecond, Max: time.Second}
+	for began := time.Now(); ; {
+		err := f.Check(ctx)
+		if !errors.Is(err, kerr.UnknownTopicOrPartition) || time.Since(began) > newTopicTimeout {
+			return err
+		}
+		if sleep := backoff.Sleep(ctx, pause.Next()); sleep != nil {
+			return sleep
+		}
+	}
 }
 
 func (f *Feeder) spec() topic.Spec {
