@@ -83,6 +83,24 @@ func TestLogOnlyRowsKeepContent(t *testing.T) {
 	}
 }
 
+// TestDeliveredRowIsSpilledWhole: the log is freed before the outcome of a delivered row is written. After a crash
+// the row is sent again, so its copy has the content.
+func TestDeliveredRowIsSpilledWhole(t *testing.T) {
+	c, now := logOnlyCore(DefaultConfig()), time.Unix(1e9, 0)
+	c.enableSpill()
+	c.append(logRows("a", 1, 1, 10), nil)
+	reqs := c.nextClaims(1, now)
+	c.claimed(reqs[0], []store.ClaimAnswer{{Result: store.Claimed, Unwritten: true}}, now, now)
+	c.answered(c.nextRequest(now), &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, now)
+	c.nextOutcomes(1)
+	c.written([]store.SettleResult{store.TooEarly}, now)
+	c.spillForLog(true)
+	spilled := c.nextSpills(1)
+	if len(spilled) != 1 || len(spilled[0].Payload) != 10 {
+		t.Errorf("spilled %+v, want the row with its payload", spilled)
+	}
+}
+
 // TestOvertakenRowsAreSpilled: within a second of the first later row that is delivered, whether
 // their request is answered or not. A lane whose rows are delivered in time is not spilled.
 func TestOvertakenRowsAreSpilled(t *testing.T) {
