@@ -189,10 +189,15 @@ func (s *scaleFleet) captures() (captures, other int) {
 	return captures, other
 }
 
-// hasAll waits until a relay has every shard.
+// hasAll waits until a relay has every shard, and all of them work.
 func (s *scaleFleet) hasAll(i int) {
 	s.t.Helper()
-	within(s.t, testTimeout, func() string { return unequal(s.relays[i]) })
+	within(s.t, testTimeout, func() string {
+		if n := leads(s.relays[i]); n < scalePartitions {
+			return fmt.Sprintf("%d of %d shards work: %s", n, scalePartitions, unequal(s.relays[i]))
+		}
+		return unequal(s.relays[i])
+	})
 }
 
 // settled waits until all rows have arrived and are COMPLETED.
