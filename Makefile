@@ -10,13 +10,13 @@ SUITES   = \
 	plain/cmd/internal/blackbox \
 	race/others \
 	servers/others \
-	plain/capture/postgres \
 	plain/capture/mysql \
-	plain/store/postgres \
 	plain/store/mongo \
 	plain/store/mysql \
 	plain/capture/mongo \
 	plain/dispatch/sink/kafka \
+	plain/capture/postgres \
+	plain/store/postgres \
 	plain/dispatch/sink/rabbitmq \
 	plain/dispatch/sink/nats \
 	plain/dispatch/sink/flowcatalyst \
@@ -66,7 +66,8 @@ quickstart: build ## build it and show it at work, with nothing to set up
 	bin/sluicebox quickstart
 
 # AT_ONCE suites run at a time, in the order of SUITES: the longest first, so that all end
-# together. Tests wait for timeouts too, so three suites keep two processors busy. One suite alone, with its servers:
+# together, but those of PostgreSQL after blackbox: they keep transactions open, for which the new slot of
+# a relay would wait. Tests wait for timeouts too, so three suites keep two processors busy. One suite alone, with its servers:
 #
 #	store/storetest/servers/servers.sh exec mysql mariadb -- make plain/store/mysql
 #
