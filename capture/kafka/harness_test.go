@@ -3,7 +3,6 @@ package kafka_test
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net"
 	"strconv"
 	"sync"
@@ -250,7 +249,11 @@ func (r *rig) Disconnect(*testing.T) {
 func loseLog(t *testing.T, db capturetest.Database) {
 	r := db.(*rig)
 	r.stop()
-	servers.Exec(t, r.url, fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", r.name))
+	conn := servers.Connect(t, r.url)
+	waitFor(t, "the server to free the slot", func() bool {
+		_, err := conn.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", r.name)
+		return err == nil
+	})
 	r.start(t)
 }
 
