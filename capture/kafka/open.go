@@ -180,7 +180,7 @@ func (s *Source) awaitMarker(ctx context.Context, r *reader, take taker) (mark r
 	}
 }
 
-// passMarker passes records until it has a marker that begins with token, or until it is time for another marker. All records of
+// passMarker passes records until it has a marker that begins with token, or until it is time for another. All records of
 // a poll are passed, also if the time for them ends meanwhile.
 func (s *Source) passMarker(ctx context.Context, r *reader, token string, most time.Duration, take taker) (mark record.Record, offset int64, err error) {
 	wait, cancel := context.WithTimeout(ctx, most)

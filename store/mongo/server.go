@@ -36,7 +36,7 @@ type server struct {
 	url, application string
 	beside           *server // has the connections; nil for a store with its own
 
-	turn chan struct{} // has one element; whoever has it may read and set conn
+	turn chan struct{} // has one element; its owner may read and set conn
 	conn *conn
 }
 

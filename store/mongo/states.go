@@ -123,8 +123,8 @@ func (s *Store) lookUp(ctx context.Context, rows []store.ClaimRow, read func(con
 	}))
 }
 
-// confirmPrimary writes, so that what is read next is at least what the present primary had: one that was deposed,
-// and does not know it yet, cannot write to a majority, and a new one has committed a write of its own term.
+// confirmPrimary writes, so that later reads see everything that the present primary had. A deposed primary that does
+// not know it yet cannot write to a majority, and a new one has committed a write of its own term.
 func (s *Store) confirmPrimary(ctx context.Context, on *conn) error {
 	looks := bson.D{{Key: "$inc", Value: bson.D{{Key: "looks", Value: int64(1)}}}}
 	return upsertOne(ctx, on.ownCollection(ownMeta), bson.D{{Key: "relay", Value: s.name}}, looks)

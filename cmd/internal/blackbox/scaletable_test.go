@@ -53,7 +53,7 @@ func onFleets(t *testing.T, test func(t *testing.T, s *scaleFleet)) {
 	}
 }
 
-// aPostgresFleet is a fleet on PostgreSQL, for what is measured there.
+// aPostgresFleet is a fleet on PostgreSQL. Measurements use it.
 func aPostgresFleet(t *testing.T) *scaleFleet {
 	t.Helper()
 	versions := servers.Spread(t, servers.Versions())

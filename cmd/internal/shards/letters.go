@@ -29,40 +29,37 @@ func (t shardTables) CountFailed(ctx context.Context, f store.DeadLetterFilter) 
 
 // Failed implements store.DeadLetters.
 func (t shardTables) Failed(ctx context.Context, f store.DeadLetterFilter, limit int, payload bool) ([]store.DeadLetter, error) {
-	own, err := t.ownFailed(ctx, f, limit)
-	if err != nil || len(own.IDs) == 0 {
-		return nil, err
-	}
-	return t.Tables.Failed(ctx, own, limit, payload)
+	return onOwn(ctx, t, f, limit, func(own store.DeadLetterFilter) ([]store.DeadLetter, error) {
+		return t.Tables.Failed(ctx, own, limit, payload)
+	})
 }
 
 // Requeue implements store.DeadLetters.
 func (t shardTables) Requeue(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Item, error) {
-	own, err := t.ownFailed(ctx, f, limit)
-	if err != nil || len(own.IDs) == 0 {
-		return nil, err
-	}
-	return t.Tables.Requeue(ctx, epoch, own, limit)
+	return onOwn(ctx, t, f, limit, func(own store.DeadLetterFilter) ([]store.Item, error) {
+		return t.Tables.Requeue(ctx, epoch, own, limit)
+	})
 }
 
 // Discard implements store.DeadLetters.
 func (t shardTables) Discard(ctx context.Context, epoch store.Epoch, f store.DeadLetterFilter, limit int) ([]store.Ref, error) {
-	own, err := t.ownFailed(ctx, f, limit)
-	if err != nil || len(own.IDs) == 0 {
-		return nil, err
-	}
-	return t.Tables.Discard(ctx, epoch, own, limit)
+	return onOwn(ctx, t, f, limit, func(own store.DeadLetterFilter) ([]store.Ref, error) {
+		return t.Tables.Discard(ctx, epoch, own, limit)
+	})
 }
 
-// ownFailed returns a filter that also names the first rows of the partition, up to limit of them.
-func (t shardTables) ownFailed(ctx context.Context, f store.DeadLetterFilter, limit int) (store.DeadLetterFilter, error) {
+// onOwn calls do with a filter that also names the first rows of the partition, up to limit of them, if there are any.
+func onOwn[T any](ctx context.Context, t shardTables, f store.DeadLetterFilter, limit int, do func(store.DeadLetterFilter) ([]T, error)) ([]T, error) {
 	var ids []string
 	err := t.EachFailed(ctx, f, func(d *store.DeadLetter) {
 		if len(ids) < limit {
 			ids = append(ids, d.ID)
 		}
 	})
+	if err != nil || len(ids) == 0 {
+		return nil, err
+	}
 	slices.Sort(ids)
 	f.IDs = slices.Compact(ids)
-	return f, err
+	return do(f)
 }
