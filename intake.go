@@ -54,6 +54,9 @@ type intake struct {
 
 	logPressure, paused atomic.Bool
 
+	// delivers: no full buffer was slow for long.
+	delivers atomic.Bool
+
 	single [1]capture.Batch // reused
 }
 

@@ -48,7 +48,8 @@ type Options struct {
 	Claims ClaimsMode
 
 	// MaxHold is the log in bytes that the database may retain for undelivered rows. Above
-	// it, or above half of the server's own limit, rows are spilled. 0 is 1 GiB.
+	// it, or above half of the server's own limit, rows are spilled, unless a backlog is
+	// delivered fast. 0 is 1 GiB.
 	MaxHold int64
 
 	// MaxKept is the log in bytes that the database may retain for each named checkpoint.

@@ -34,6 +34,11 @@ const spillLead = retainedInterval + time.Second
 // rows/s the log passed its limit by 4 %).
 const marginShare = 8
 
+// backlogFactor limits the log while the backlog of an outage is delivered fast, as a multiple of what the database
+// held when the session began. The outcomes of a backlog write as much log as its rows did, or three times as much: a
+// binlog has the whole row twice (*measured*: MariaDB, rows of 200 bytes).
+const backlogFactor = 5
+
 // maxBufferFactor limits the rows a sink may hold while it spills, as a multiple of its
 // buffer.
 const maxBufferFactor = 2
@@ -81,6 +86,7 @@ func (f *intake) hasRoom() bool {
 	}
 
 	f.comparePaces(now)
+	f.delivers.Store(!slices.ContainsFunc(f.buffers, func(t *bufferState) bool { return t.slowly >= slowlyAfter }))
 	pressed := f.spillEnabled && f.logPressure.Load()
 	for _, t := range f.buffers {
 		if f.spillEnabled && t.full {
@@ -133,6 +139,7 @@ type bufferState struct {
 	full     bool
 	roomy    bool      // it has room, which counts
 	slow     bool      // it will stay full for long
+	slowly   int       // intervals in turn in which it was slow
 	hardly   int       // intervals in turn in which it hardly drained
 	crawled  int       // intervals in turn in which it hardly drained, and drained four times as fast before
 	best     int64     // rows done per interval, when it drained best lately
@@ -148,6 +155,9 @@ type bufferState struct {
 // empty.
 const slowBufferAfter = 500 * time.Millisecond
 
+// slowlyAfter is how many intervals in turn a buffer is slow until spilling frees the log sooner than delivering does.
+const slowlyAfter = 4
+
 // crawlsAfter is how many intervals in turn a buffer hardly drains until it crawls: so slowly that it
 // would take more than eight seconds to empty, and four times as slowly as before. On a busy machine
 // every buffer is slow, and stands still for a second, and spilled rows would make it slower.
@@ -160,10 +170,10 @@ func (t *bufferState) measure(now time.Time) (room int) {
 	t.rows, t.full, t.done, t.came = level.Size, room <= 0, done, level.Came
 	switch {
 	case room > t.rows/4:
-		t.since, t.slow, t.hardly, t.crawled = time.Time{}, false, 0, 0
+		t.since, t.slow, t.slowly, t.hardly, t.crawled = time.Time{}, false, 0, 0, 0
 	case !t.full:
 	case level.BreakersOpen:
-		t.slow, t.crawled = true, crawlsAfter
+		t.slow, t.slowly, t.crawled = true, slowlyAfter, crawlsAfter
 	case t.since.IsZero():
 		t.since, t.doneRows = now, done
 	case now.Sub(t.since) >= slowBufferAfter:
@@ -179,6 +189,9 @@ func (t *bufferState) compare(done int64, took time.Duration) {
 	pace := int64(float64(done) * slowBufferAfter.Seconds() / took.Seconds())
 	t.best = max(pace, t.best-t.best/8)
 	t.slow = done < int64(t.rows/4)
+	if t.slowly++; !t.slow {
+		t.slowly = 0
+	}
 	if t.hardly++; 16*done >= int64(t.rows) {
 		t.hardly = 0
 	}
@@ -196,8 +209,10 @@ type pressure struct {
 	dispatchers  map[string]*dispatch.Dispatcher
 	saveRequests chan<- struct{} // requests a checkpoint save
 
-	nearLimitSince time.Time // when the log came near its limit; zero while it is not
-	growth         growth
+	pressedSince time.Time // see notePressure; zero without pressure
+	measured     bool      // the log was measured in this session
+	backlog      int64     // the log that the database held when the session began, until it is within the limit
+	growth       growth
 }
 
 // run checks the retained log until the context ends and returns the context's error.
@@ -216,7 +231,7 @@ func (p *pressure) run(ctx context.Context) error {
 		eighth := p.limit(retained) / 8
 		interval := p.growth.timeToGrow(eighth, retained.Bytes, time.Now())
 		p.enforceLimit(retained, time.Now())
-		if wait = retainedInterval; retained.Bytes >= eighth || !p.nearLimitSince.IsZero() {
+		if wait = retainedInterval; retained.Bytes >= eighth || !p.pressedSince.IsZero() {
 			wait = interval
 		}
 	}
@@ -263,11 +278,11 @@ func (g *growth) lead(limit int64) int64 {
 // which loses the commit order of rows written since.
 //
 // Lanes that do not move are spilled first. If the pressure lasts for retainedInterval,
-// all lanes are.
+// all lanes are, but not while a backlog is delivered fast: to spill it would take longer, and write more log.
 func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 	limit := p.limit(retained)
 	unsaved := p.progress.current(now).saved.Position == ""
-	near, was := retained.Bytes+p.growth.lead(limit)+limit/marginShare >= limit || unsaved, !p.nearLimitSince.IsZero()
+	near := retained.Bytes+p.growth.lead(limit)+limit/marginShare >= limit || unsaved
 	if retained.Bytes >= limit/2 || unsaved {
 		select {
 		case p.saveRequests <- struct{}{}:
@@ -275,27 +290,47 @@ func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 		}
 	}
 
-	p.intake.setLogPressure(retained.Bytes >= limit || unsaved)
-	switch {
-	case near && !was:
-		p.nearLimitSince = now
+	catchesUp := p.catchesUp(retained) && !unsaved
+	p.intake.setLogPressure(retained.Bytes >= limit && !catchesUp || unsaved)
+	p.notePressure(near && !catchesUp, unsaved, retained.Bytes, limit, now)
+	if !near {
+		return
+	}
+	all := !p.pressedSince.IsZero() && now.Sub(p.pressedSince) >= retainedInterval
+	for name, d := range p.dispatchers {
+		if unsaved || retained.Bytes >= limit || p.holdsLog(name, limit) {
+			d.Spill(all)
+		}
+	}
+}
+
+// notePressure records since when the log is near its limit, except while a backlog is delivered fast.
+func (p *pressure) notePressure(pressed, unsaved bool, bytes, limit int64, now time.Time) {
+	switch was := !p.pressedSince.IsZero(); {
+	case pressed && !was:
+		p.pressedSince = now
 		if unsaved {
 			p.log.Info("spilling initial backlog", "reason", "no checkpoint saved yet")
 			break
 		}
-		p.log.Warn("retained log near limit; spilling rows", "bytes", retained.Bytes, "limit", limit)
-	case !near && was:
-		p.log.Info("retained log within limit", "bytes", retained.Bytes, "limit", limit)
-		p.nearLimitSince = time.Time{}
+		p.log.Warn("retained log near limit; spilling rows", "bytes", bytes, "limit", limit)
+	case !pressed && was:
+		p.log.Info("no longer spilling for the retained log", "bytes", bytes, "limit", limit)
+		p.pressedSince = time.Time{}
 	}
+}
 
-	if near {
-		for name, d := range p.dispatchers {
-			if unsaved || retained.Bytes >= limit || p.holdsLog(name, limit) {
-				d.Spill(now.Sub(p.nearLimitSince) >= retainedInterval)
-			}
-		}
+// catchesUp reports whether a backlog is delivered fast enough, and the log not yet much larger than when the session
+// began. The server must be far from discarding it.
+func (p *pressure) catchesUp(retained capture.RetainedLog) bool {
+	switch {
+	case !p.measured: // a source that has acknowledged nothing yet may know of no log
+		p.measured, p.backlog = retained.Bytes > 0, retained.Bytes
+	case retained.Bytes < p.limit(retained):
+		p.backlog = 0
 	}
+	return p.intake.delivers.Load() && retained.Bytes/backlogFactor <= p.backlog &&
+		(retained.Limit == 0 || retained.Bytes < retained.Limit/4*3)
 }
 
 // holdsLog reports whether rows of a sink may keep a quarter of the limit or more. To spill the rows of

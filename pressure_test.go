@@ -3,6 +3,8 @@ package sluicebox
 import (
 	"testing"
 	"time"
+
+	"github.com/sluicebox/sluicebox/capture"
 )
 
 // The retained log is checked before another eighth of its limit is written, also while
@@ -52,6 +54,40 @@ func TestSpillingStartsBeforeTheLimit(t *testing.T) {
 			}
 			if got := g.lead(limit); got < c.least || got > c.most {
 				t.Errorf("lead %d, want %d to %d", got, c.least, c.most)
+			}
+		})
+	}
+}
+
+// A backlog that is delivered fast is not spilled, unless the log grows much or the server may soon discard it.
+func TestABacklogIsDeliveredInsteadOfSpilled(t *testing.T) {
+	const limit, backlog = 1 << 30, 3 << 30
+	for name, c := range map[string]struct {
+		slow   bool
+		bytes  []int64 // after the backlog
+		server int64
+		want   bool
+	}{
+		"as much log":                  {want: true},
+		"as much as its outcomes take": {bytes: []int64{5 * backlog}, want: true},
+		"more":                         {bytes: []int64{5*backlog + 5}},
+		"less, and more again":         {bytes: []int64{backlog / 2, backlog}, want: true},
+		"rows written since":           {bytes: []int64{limit / 2, backlog}},
+		"a slow receiver":              {slow: true},
+		"a server with a far limit":    {server: 2 * backlog, want: true},
+		"a server near its limit":      {server: backlog / 3 * 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &Relay{}
+			r.options.Store(&Options{MaxHold: limit})
+			p := &pressure{Relay: r, intake: &intake{}}
+			p.intake.delivers.Store(!c.slow)
+			got := false
+			for _, bytes := range append([]int64{0, backlog}, c.bytes...) {
+				got = p.catchesUp(capture.RetainedLog{Bytes: bytes, Limit: c.server})
+			}
+			if got != c.want {
+				t.Errorf("catches up: %t, want %t", got, c.want)
 			}
 		})
 	}

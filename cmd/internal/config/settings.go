@@ -88,7 +88,7 @@ const claimsOff = "off"
 
 // Checkpoint is the section checkpoint.
 type Checkpoint struct {
-	MaxHold       Size          `yaml:"max-hold" doc:"The most log that the database may retain for undelivered rows, for example 1GiB. Above it, or above half of the server's own limit, rows are spilled."`
+	MaxHold       Size          `yaml:"max-hold" doc:"The most log that the database may retain for undelivered rows, for example 1GiB. Above it, or above half of the server's own limit, rows are spilled, unless a backlog is delivered fast."`
 	MaxKept       Size          `yaml:"max-kept" doc:"PostgreSQL: the most WAL that the server may retain for each named checkpoint created with --keep-log, for example 10GiB. Above it the WAL is discarded, with an alarm, and a replay from the checkpoint reads the table."`
 	SweepInterval time.Duration `yaml:"sweep-interval" doc:"While streaming: how often to search the tables for rows reset to PENDING without an insert."`
 }
