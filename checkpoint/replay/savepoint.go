@@ -14,7 +14,7 @@ import (
 // Reasons of a checkpoint.
 const (
 	reasonNoLog           = "no log is retained while the relay polls; create the checkpoint without retaining its log, and replay from the table"
-	reasonNoRows          = "this database's log holds no rows, so it is not retained; create the checkpoint without retaining its log, and replay from the table"
+	reasonUnreadable      = "this relay's log cannot be read again, so it is not retained; create the checkpoint without retaining its log, and replay from the table"
 	reasonServerRetention = "the server retains its log by its own settings; nothing is retained for this checkpoint"
 )
 
@@ -165,7 +165,7 @@ func (d *Controller) retainLog(ctx context.Context, n *store.Savepoint) error {
 		n.State, n.Reason = store.SavepointRefused, reasonNoLog
 		return nil
 	case d.Log.OpenHistory == nil:
-		n.State, n.Reason = store.SavepointRefused, reasonNoRows
+		n.State, n.Reason = store.SavepointRefused, reasonUnreadable
 		return nil
 	case d.OpenRetainer == nil:
 		n.Reason = reasonServerRetention

@@ -33,7 +33,7 @@ func (r *jobRun) chooseSource(ctx context.Context) (from Source, reason string, 
 		return r.chooseTable("because the relay polls")
 	}
 	if r.Log.OpenHistory == nil {
-		return r.chooseTable("because this database's log holds no rows")
+		return r.chooseTable("because this relay's log cannot be read again")
 	}
 	if err == nil {
 		err = r.checkReachable(ctx, at.StartPoint)

@@ -57,7 +57,9 @@ func (f *fakeCheckpoints) DeleteCheckpoint(_ context.Context, name string) error
 
 // checkpointing returns a relay with these checkpoints.
 func checkpointing(f *fakeCheckpoints) backend {
-	return backend{requests: func(*config.Config) (admin.Requests, func(), error) { return fakeRequests{f, nil}, func() {}, nil }}
+	return backend{requests: func(*config.Config, string) (admin.Requests, func(), error) {
+		return fakeRequests{f, nil}, func() {}, nil
+	}}
 }
 
 // turning returns a checkpoint that changes after three seconds.

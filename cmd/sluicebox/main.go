@@ -55,8 +55,8 @@ type backend struct {
 	script func(*config.Config) (string, error)
 	// deadLetters opens the FAILED rows. Call closed when done.
 	deadLetters func(*config.Config) (letters store.DeadLetters, closed func(), err error)
-	// requests opens the named checkpoints and the replays.
-	requests func(*config.Config) (of admin.Requests, closed func(), err error)
+	// requests opens the named checkpoints and the replays of the relay, or of the named one.
+	requests func(cfg *config.Config, relay string) (of admin.Requests, closed func(), err error)
 	// explain reads what the database says of a row.
 	explain func(ctx context.Context, cfg *config.Config, outbox, id string) (*sluicebox.RowReport, error)
 	// strayLegs returns the routes in the relay's tables that the configuration does not name;

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -149,6 +150,15 @@ func (f configFlag) choose(cfg *config.Config) (*config.Config, error) {
 	default:
 		return cfg.Sources()[i], nil
 	}
+}
+
+// shard returns the shard that --source-name numbers, with scale.
+func (f configFlag) shard(cfg *config.Config) (int, error) {
+	n, err := strconv.Atoi(f.SourceName)
+	if last := cfg.Settings.Scale.Partitions - 1; err != nil || n < 0 || n > last {
+		return 0, usageError(fmt.Sprintf("--source-name: no shard %q", f.SourceName), fmt.Sprintf("with scale it is the number of a shard, 0 to %d", last))
+	}
+	return n, nil
 }
 
 // sourceNames lists the first sources of a configuration.

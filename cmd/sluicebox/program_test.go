@@ -63,7 +63,7 @@ func tryWith(t *testing.T, p program, args ...string) result {
 		r.deadLetters = func(*config.Config) (store.DeadLetters, func(), error) { fail(); return nil, nil, nil }
 	}
 	if r.requests == nil {
-		r.requests = func(*config.Config) (admin.Requests, func(), error) { fail(); return nil, nil, nil }
+		r.requests = func(*config.Config, string) (admin.Requests, func(), error) { fail(); return nil, nil, nil }
 	}
 	var stdout, stderr bytes.Buffer
 	p.stdout, p.stderr, p.relay = &stdout, &stderr, r

@@ -69,7 +69,7 @@ func (f *fakeReplays) ActOnReplay(_ context.Context, id string, desired store.De
 
 // replaying returns a relay with these replays.
 func replaying(f *fakeReplays) backend {
-	return backend{requests: func(*config.Config) (admin.Requests, func(), error) {
+	return backend{requests: func(*config.Config, string) (admin.Requests, func(), error) {
 		return fakeRequests{nil, f}, func() { f.closed++ }, nil
 	}}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"strconv"
 	"time"
 	"unicode"
 
@@ -61,9 +60,8 @@ func (f *relayFlags) dialWith(p *program, choose func(*config.Config) (*config.C
 		}
 		if cfg.Settings.Scale == nil {
 			cfg, err = choose(cfg)
-		} else if n, bad := strconv.Atoi(f.SourceName); f.SourceName != "" && (bad != nil || n < 0 || n >= cfg.Settings.Scale.Partitions) {
-			err = usageError(fmt.Sprintf("--source-name: no shard %q", f.SourceName),
-				fmt.Sprintf("with scale it is the number of a shard, 0 to %d, of the process at admin.listen or --admin", cfg.Settings.Scale.Partitions-1))
+		} else if f.SourceName != "" {
+			_, err = f.shard(cfg)
 		}
 		if err != nil {
 			return nil, nil, err
@@ -183,11 +181,25 @@ func (f *requestFlags) open(p *program) (of admin.Requests, closed func(), err e
 		}
 		return client, client.Close, nil
 	}
-	cfg, err := f.load(p)
+	cfg, err := f.read(p)
 	if err != nil {
 		return nil, nil, err
 	}
-	return p.relay.requests(cfg)
+	if cfg.Settings.Scale == nil {
+		if cfg, err = f.chooseOne(cfg); err != nil {
+			return nil, nil, err
+		}
+		return p.relay.requests(cfg, "")
+	}
+	if f.SourceName == "" {
+		return nil, nil, usageError("with scale, each shard has checkpoints and replays of its own, and none is named",
+			fmt.Sprintf("add --source-name N, 0 to %d; each replays the rows of its partition", cfg.Settings.Scale.Partitions-1))
+	}
+	n, err := f.shard(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return p.relay.requests(cfg, store.ShardName(cfg.Settings.Name, n))
 }
 
 // requestFailure returns the error of a request, with its exit code and remedy.

@@ -48,7 +48,7 @@ sinks: {platform: {type: flowcatalyst, wire: items, api-base-url: %q}}
 		}
 		return ""
 	})
-	replays, closed, err := OpenRequests(cfg)
+	replays, closed, err := OpenRequests(cfg, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -58,16 +59,10 @@ func ExplainRow(ctx context.Context, cfg *config.Config, outbox, id string) (*sl
 	return rep, nil
 }
 
-// OpenRequests returns the named checkpoints and replays of the configured relay, which may
-// run elsewhere. It connects on first use. Call closed when done.
-func OpenRequests(cfg *config.Config) (r admin.Requests, closed func(), err error) {
-	if cfg.Settings.Scale != nil {
-		return nil, nil, &store.SetupError{
-			Problem: "with scale, each shard has checkpoints and replays of its own",
-			Remedy:  "use /sources/N/api/v1 of the process that has shard N, for each shard; each replays its rows",
-		}
-	}
-	db, err := openDatabase(cfg)
+// OpenRequests returns the named checkpoints and replays of a relay, which may run elsewhere: the configured one if relay is
+// "", or a shard of it. It connects on first use. Call closed when done.
+func OpenRequests(cfg *config.Config, relay string) (r admin.Requests, closed func(), err error) {
+	db, err := openDatabaseOf(cfg, relay)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -281,16 +276,20 @@ type database struct {
 
 // openDatabase returns the database of a configuration, without a connection. Close its
 // store when done.
-func openDatabase(cfg *config.Config) (*database, error) {
+func openDatabase(cfg *config.Config) (*database, error) { return openDatabaseOf(cfg, "") }
+
+// openDatabaseOf is openDatabase for a relay of this name, the configured one if it is "".
+func openDatabaseOf(cfg *config.Config, relay string) (*database, error) {
 	o, err := cfg.Relay("")
 	if err != nil {
 		return nil, err
 	}
-	st, err := o.Database.Store(store.Settings{Name: o.Name, Outboxes: cfg.Outboxes(), TakeoverTimeout: o.TakeoverTimeout})
+	relay = cmp.Or(relay, o.Name)
+	st, err := o.Database.Store(store.Settings{Name: relay, Outboxes: cfg.Outboxes(), TakeoverTimeout: o.TakeoverTimeout})
 	if err != nil {
 		return nil, err
 	}
 	return &database{store: st, newStream: func() (capture.Stream, error) {
-		return o.Database.Stream(capture.Settings{Name: o.Name, Outboxes: cfg.Outboxes()})
+		return o.Database.Stream(capture.Settings{Name: relay, Outboxes: cfg.Outboxes()})
 	}}, nil
 }

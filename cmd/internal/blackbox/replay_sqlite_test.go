@@ -54,7 +54,7 @@ admin: {listen: %s}
 	run(t, db, "DELETE FROM outbox_events WHERE id IN ("+quoted(numbers(61, 70)...)+")")
 	want := slices.Concat(numbers(51, 60), numbers(71, 150))
 	jobs := r.replays([]string{"--from=before", "--source=log"}, []string{"--from=before", "--to-sink=rebuilt"})
-	expectRefused(t, jobs[0], "cannot read the log as requested, because this database's log holds no rows")
+	expectRefused(t, jobs[0], "cannot read the log as requested, because this relay's log cannot be read again")
 	job := jobs[1]
 	if job.code != 0 || job.Sent != len(want) || job.Source != "table" || !strings.Contains(job.Reason, "from the table") {
 		t.Errorf("the replay is %+v", job)

@@ -26,13 +26,14 @@ const (
 
 // scaleFleet is two processes that share an outbox with a topic between, its writer and its receiver.
 type scaleFleet struct {
-	t      *testing.T
-	url    string
-	table  scaleTable
-	config string
-	relays [2]*relay
-	pause  time.Duration // between transactions
-	delay  time.Duration // of each answer
+	t        *testing.T
+	database string
+	url      string
+	table    scaleTable
+	config   string
+	relays   [2]*relay
+	pause    time.Duration // between transactions
+	delay    time.Duration // of each answer
 
 	refuses atomic.Bool // the receiver refuses every row
 
@@ -59,7 +60,7 @@ var scaleRow = regexp.MustCompile(`"g":(\d+),"n":(\d+)`)
 func newScaleFleet(t *testing.T, database string) *scaleFleet {
 	t.Helper()
 	cluster := servers.Kafka(t, 1, map[string]string{"group.min.session.timeout.ms": "1000", "group.initial.rebalance.delay.ms": "0"})
-	s := &scaleFleet{t: t, pause: 20 * time.Millisecond, last: map[int]int{}, seen: map[[2]int]bool{}, from: map[string]int{}, commits: map[int]time.Time{}}
+	s := &scaleFleet{t: t, database: database, pause: 20 * time.Millisecond, last: map[int]int{}, seen: map[[2]int]bool{}, from: map[string]int{}, commits: map[int]time.Time{}}
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if s.refuses.Load() {
