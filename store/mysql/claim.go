@@ -488,7 +488,7 @@ func (c *claim) claimInOneTrip(ctx context.Context, epoch store.Epoch, parts []*
 // committed, it rolls back.
 func (c *claim) claimUnread(ctx context.Context, epoch store.Epoch, parts []*outboxes.Part) (bool, error) {
 	tried := func(r store.ClaimRow) bool { return r.WantPayload || !r.OwnClaimAt.IsZero() }
-	if time.Now().Before(c.lookupFirstUntil) || slices.ContainsFunc(c.rows, tried) {
+	if time.Now().Before(c.claims.lookupFirstUntil) || slices.ContainsFunc(c.rows, tried) {
 		return false, nil
 	}
 
@@ -521,7 +521,7 @@ func (c *claim) claimUnread(ctx context.Context, epoch store.Epoch, parts []*out
 	s.fence(c.Store, epoch)
 	done, err := c.conn.run(ctx, s)
 	if err == nil && !done {
-		c.lookupFirstUntil = time.Now().Add(lookupFirstPeriod)
+		c.claims.lookupFirstUntil = time.Now().Add(lookupFirstPeriod)
 	}
 
 	return done, err

@@ -319,7 +319,78 @@ type link struct {
 	unused bool         // conn has served no call yet
 	id     atomic.Int64 // connection id of conn's session; 0 if there is none
 
-	noWaitUntil time.Time // calls wait for no row lock until then; guarded by the session's token
+	// Of the calls that use the session, and guarded by its token.
+	noWaitUntil      time.Time // they wait for no row lock until then
+	lookupFirstUntil time.Time // claims use the locking read until then
+}
+
+// rowLinks are the sessions for everything but leadership. They know no relay: statements name it.
+type rowLinks struct{ claims, outcomes, operator, spill, replay, tables *link }
+
+func newRowLinks(cfg *Config, life *sessions.Lifetime) (*rowLinks, error) {
+	set := &rowLinks{}
+	for _, to := range []struct {
+		link    **link
+		purpose string
+		wait    time.Duration
+	}{
+		{&set.claims, "claims", claimWait},
+		{&set.outcomes, "outcomes", outcomeWait},
+		{&set.tables, "tables", outcomeWait},
+		{&set.operator, "operator", lockWait},
+		{&set.spill, "spilling", lockWait},
+		{&set.replay, "replay", lockWait},
+	} {
+		l, err := openLink(cfg, to.purpose, to.wait, life)
+		if err != nil {
+			return nil, err
+		}
+		if to.link == &set.claims || to.link == &set.outcomes {
+			l.cfg.MultiStatements, l.cfg.InterpolateParams = true, true // they run scripts
+			l.keepAlive = true
+		}
+		if l.keepAlive || to.link == &set.tables {
+			l.settings["lock_wait_timeout"] = seconds(tableWait)
+		}
+		*to.link = l
+	}
+	return set, nil
+}
+
+func (r *rowLinks) all() []*link {
+	return []*link{r.claims, r.outcomes, r.operator, r.spill, r.replay, r.tables}
+}
+
+// openLink returns a session for a purpose, whose statements wait that long for a row lock.
+func openLink(cfg *Config, purpose string, wait time.Duration, life *sessions.Lifetime) (*link, error) {
+	url, err := sessionURL(cfg, purpose)
+	if err != nil {
+		return nil, err
+	}
+	return newLink(url, writeSettings(wait), life), nil
+}
+
+// sessionURL returns how to open a session for a purpose.
+func sessionURL(cfg *Config, purpose string) (*mysql.Config, error) {
+	url, err := ParseURL(cfg.URL, "sluicebox "+cfg.Name+" "+purpose)
+	if err == nil {
+		err = SetPassword(url, cfg.Password)
+	}
+	return url, err
+}
+
+// seat is a session as one of the stores that share it uses it.
+type seat struct {
+	*link
+	life *sessions.Lifetime // of the store
+}
+
+// do runs fn on the session. It returns sessions.ErrClosed after the end of the store.
+func (s seat) do(ctx context.Context, fn func(context.Context, *conn) error) error {
+	if s.life == s.lifetime {
+		return s.link.do(ctx, fn)
+	}
+	return s.life.Do(ctx, func(ctx context.Context) error { return s.link.do(ctx, fn) })
 }
 
 func newLink(cfg *mysql.Config, settings map[string]string, lt *sessions.Lifetime) *link {

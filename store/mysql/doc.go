@@ -14,7 +14,8 @@
 //   - the leader's lock
 //   - waiting until another session unlocks a table
 //
-// Each session serves one call at a time, and calls of different kinds never wait for
+// Stores beside one share all of them but control and the lock; see [Store.Beside]. Each
+// session serves one call at a time, and calls of different kinds never wait for
 // each other. The first call that needs a session opens it. A call that fails drops its
 // session, and the next call opens a new one. Each [store.View], and each count or
 // listing of dead letters, has a session of its own.

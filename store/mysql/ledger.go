@@ -20,15 +20,15 @@ const (
 // server decide how durable a commit is.
 type backend struct {
 	store *Store
-	link  *link
+	on    seat
 }
 
 // Update implements ledger.Backend. Barrier needs the session that acquired leadership, see
 // keepsCommits.
 func (b backend) Update(ctx context.Context, epoch store.Epoch, d ledger.Durability, do func(context.Context, ledger.Tx) error) error {
-	on := b.link
+	on := b.on
 	if d == ledger.Barrier {
-		on = b.store.control
+		on = seat{b.store.control, b.store.lifetime}
 	}
 	return asOwnRefused(on.do(ctx, func(ctx context.Context, c *conn) error {
 		if d == ledger.Barrier && !b.store.keepsCommits(c) {
@@ -41,7 +41,7 @@ func (b backend) Update(ctx context.Context, epoch store.Epoch, d ledger.Durabil
 // Request implements ledger.Backend. The lock on the counted record orders the requests.
 func (b backend) Request(ctx context.Context, do func(ctx context.Context, tx ledger.Tx, nth int64) error) error {
 	const count = "SELECT r.version FROM " + records + " WHERE r.name = ? AND r.kind = ? AND r.record_key = ?"
-	return asOwnRefused(b.link.do(ctx, func(ctx context.Context, c *conn) error {
+	return asOwnRefused(b.on.do(ctx, func(ctx context.Context, c *conn) error {
 		return c.tx(ctx, func() error {
 			tx, nth := b.store.tx(c), int64(0)
 			err := tx.Put(ctx, ledger.RelayKind, ledger.Record{Key: ledger.Requests, Body: []byte("{}")})
@@ -59,7 +59,7 @@ func (b backend) Request(ctx context.Context, do func(ctx context.Context, tx le
 // View implements ledger.Backend. At the session's own level, READ COMMITTED, each statement
 // would see another snapshot.
 func (b backend) View(ctx context.Context, do func(context.Context, ledger.Reader) error) error {
-	return Explain(b.link.do(ctx, func(ctx context.Context, c *conn) error {
+	return Explain(b.on.do(ctx, func(ctx context.Context, c *conn) error {
 		return c.tx(ctx, func() error {
 			if _, err := c.sqlConn.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"); err != nil {
 				return err

@@ -92,7 +92,7 @@ func (c *claim) untriedScript(ctx context.Context, parts []*outboxes.Part, untri
 // readStates reads the states of rows in one transaction. It reads a missing row again with a
 // locking read, because the binlog is ahead of what statements see: the lock of an open
 // insert shows that the row exists.
-func (s *Store) readStates(ctx context.Context, session *link, rows []store.ClaimRow) ([]store.RowStatus, error) {
+func (s *Store) readStates(ctx context.Context, session seat, rows []store.ClaimRow) ([]store.RowStatus, error) {
 	parts, err := outboxes.Split(s.outboxes, rows)
 	if err != nil {
 		return nil, err

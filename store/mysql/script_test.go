@@ -139,7 +139,7 @@ func TestClaimsAndOutcomesTakeOneRoundTrip(t *testing.T) {
 			}
 
 			ref := store.Ref{Outbox: "box", ID: "a"}
-			if n := fewest(s.claims, func() error {
+			if n := fewest(s.claims.link, func() error {
 				answers, err := s.Claim(t.Context(), epoch, time.Now(), []store.ClaimRow{{Ref: ref}})
 				if err == nil && answers[0].Result != store.Claimed {
 					t.Errorf("claim: got %+v", answers)
@@ -149,7 +149,7 @@ func TestClaimsAndOutcomesTakeOneRoundTrip(t *testing.T) {
 				t.Errorf("claim: got %d packets, want 1", n)
 			}
 
-			if n := fewest(s.outcomes, func() error {
+			if n := fewest(s.outcomes.link, func() error {
 				results, err := s.Settle(t.Context(), epoch, []store.Outcome{{Ref: ref, Status: store.Completed, At: time.Now()}})
 				if err == nil && results[0] != store.Written {
 					t.Errorf("outcome: got %+v", results)

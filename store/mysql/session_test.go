@@ -323,3 +323,25 @@ func TestReadUntriedLeavesNoTransaction(t *testing.T) {
 		}
 	})
 }
+
+// Stores beside one share its sessions, and each leads by itself. One that closes ends its calls alone.
+func TestStoresBesideShareSessions(t *testing.T) {
+	eachFlavour(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox())
+		r.insert(t, "1")
+		const n, shared, own = 10, 4 * 6, 2 // of each store: control and the lock
+		var locked *sql.Tx
+		rigs.CheckBeside(t, r.store, n, "1",
+			func() { locked = r.begin(t, "SELECT id FROM outbox_events WHERE id = '1' FOR UPDATE") },
+			func() { r.waitForLock(t) },
+			func() {
+				if err := locked.Rollback(); err != nil {
+					t.Fatal(err)
+				}
+			})
+		sessions := rigs.QueryValue[int](t, r.db, "SELECT count(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE()")
+		if most := n*own + own + shared + 2; sessions > most { // two of the test
+			t.Errorf("%d stores have %d sessions, want %d at the most", n, sessions, most)
+		}
+	})
+}

@@ -33,15 +33,16 @@ type Store struct {
 	takeover time.Duration
 	outboxes *outboxes.Set
 
-	claims, outcomes, control, operator, spillSession, replay *link
-	tableWaitSession                                          *link         // waits for locked tables
-	lockSession                                               *link         // acquires the lock, which then owns the session
-	lockSessionID                                             atomic.Int64  // connection id of the session that holds, or has lost, the lock; 0 for none
-	viewConfig                                                *mysql.Config // for sessions that read
+	claims, outcomes, operator, spillSession, replay seat
+	tableWaitSession                                 seat          // waits for locked tables
+	control                                          *link         // epoch and checkpoint
+	lockSession                                      *link         // acquires the lock, which then owns the session
+	lockSessionID                                    atomic.Int64  // connection id of the session that holds, or has lost, the lock; 0 for none
+	viewConfig                                       *mysql.Config // for sessions that read
+	leaderConn                                       *conn         // control's session at the last AcquireLeadership; guarded by its token
 
-	lookupFirstUntil time.Time // claims use the locking read until then; guarded by the token of claims
-	leaderConn       *conn     // control's session at the last AcquireLeadership; guarded by its token
-
+	cfg      Config
+	shares   *sessions.Shares[*rowLinks]
 	lifetime *sessions.Lifetime
 	closed   sync.Once
 }
@@ -51,54 +52,53 @@ func New(cfg Config) (*Store, error) {
 	if err := validate(&cfg); err != nil {
 		return nil, err
 	}
-	s := &Store{
-		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout,
-		outboxes: outboxes.New(cfg.Outboxes), lifetime: sessions.NewLifetime(),
-	}
-
-	for _, to := range []struct {
-		link    **link
-		purpose string
-		wait    time.Duration
-		awake   bool
-	}{
-		{&s.claims, "claims", claimWait, true},
-		{&s.outcomes, "outcomes", outcomeWait, true},
-		{&s.tableWaitSession, "tables", outcomeWait, false},
-		{&s.control, "control", raiseTimeout, true},
-		{&s.operator, "operator", lockWait, false},
-		{&s.spillSession, "spilling", lockWait, false},
-		{&s.replay, "replay", lockWait, false},
-		{&s.lockSession, "leader", lockWait, false},
-	} {
-		url, err := ParseURL(cfg.URL, "sluicebox "+cfg.Name+" "+to.purpose)
-		if err == nil {
-			err = SetPassword(url, cfg.Password)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if to.link == &s.claims || to.link == &s.outcomes { // they run scripts
-			url.MultiStatements, url.InterpolateParams = true, true
-		}
-		settings := writeSettings(to.wait)
-		if to.link == &s.claims || to.link == &s.outcomes || to.link == &s.tableWaitSession {
-			settings["lock_wait_timeout"] = seconds(tableWait)
-		}
-		*to.link = newLink(url, settings, s.lifetime)
-		(*to.link).keepAlive = to.awake
-	}
-
-	s.lockSession.check = checkOnePrimary
-	views, err := ParseURL(cfg.URL, "sluicebox "+cfg.Name+" view")
-	if err == nil {
-		err = SetPassword(views, cfg.Password)
-	}
+	life := sessions.NewLifetime()
+	own, err := newRowLinks(&cfg, life)
 	if err != nil {
 		return nil, err
 	}
+	shared := sessions.NewShares(life, own, func() (*rowLinks, error) { return newRowLinks(&cfg, life) })
+	return newStore(cfg, life, own, shared)
+}
 
-	s.viewConfig = views
+// Beside returns the store of another relay on the same tables. It has a lock and a session for its leadership of its
+// own. The others it shares with more such stores. Close it before s.
+func (s *Store) Beside(of store.Settings) (ledger.Store, error) {
+	cfg := s.cfg
+	cfg.Name, cfg.Holder, cfg.TakeoverTimeout = of.Name, of.Holder, of.TakeoverTimeout
+	if err := validate(&cfg); err != nil {
+		return ledger.Store{}, err
+	}
+	set, err := s.shares.Next()
+	if err != nil {
+		return ledger.Store{}, err
+	}
+	st, err := newStore(cfg, sessions.NewLifetime(), set, s.shares)
+	if err != nil {
+		return ledger.Store{}, err
+	}
+	return ledger.Store{Tables: st, Ledger: st.Ledger}, nil
+}
+
+func newStore(cfg Config, life *sessions.Lifetime, rows *rowLinks, shared *sessions.Shares[*rowLinks]) (*Store, error) {
+	s := &Store{
+		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout,
+		outboxes: outboxes.New(cfg.Outboxes), cfg: cfg, shares: shared, lifetime: life,
+		claims: seat{rows.claims, life}, outcomes: seat{rows.outcomes, life}, operator: seat{rows.operator, life},
+		spillSession: seat{rows.spill, life}, replay: seat{rows.replay, life}, tableWaitSession: seat{rows.tables, life},
+	}
+	var err error
+	if s.control, err = openLink(&cfg, "control", raiseTimeout, life); err != nil {
+		return nil, err
+	}
+	s.control.keepAlive = true
+	if s.lockSession, err = openLink(&cfg, "leader", lockWait, life); err != nil {
+		return nil, err
+	}
+	s.lockSession.check = checkOnePrimary
+	if s.viewConfig, err = sessionURL(&cfg, "view"); err != nil {
+		return nil, err
+	}
 	s.Letters = deadletter.New(s.outboxes, letters{s})
 	s.Ledger = ledger.New(ledger.Config{
 		Outboxes: cfg.Outboxes, Records: backend{s, s.operator}, Spill: backend{s, s.spillSession}, Replay: backend{s, s.replay},
@@ -107,13 +107,17 @@ func New(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close ends all sessions, those of open views included, and the calls that use them. It
-// returns when the store holds no more resources. Later calls fail.
+// Close ends all sessions, those of open views included, and the calls that use them. Sessions that stores share end
+// with the one that they are beside. It returns when the store holds no more resources. Later calls fail.
 func (s *Store) Close() {
 	s.closed.Do(func() {
 		s.lifetime.End()
-		for _, l := range []*link{s.claims, s.outcomes, s.control, s.operator, s.spillSession, s.replay, s.tableWaitSession, s.lockSession} {
-			l.Close()
+		s.control.Close()
+		s.lockSession.Close()
+		for _, set := range s.shares.Of(s.lifetime) {
+			for _, l := range set.all() {
+				l.Close()
+			}
 		}
 		s.lifetime.Wait()
 	})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -113,41 +112,6 @@ func newRowSessions(cfg Config, life *sessions.Lifetime) (*rowSessions, error) {
 
 func (r *rowSessions) all() []*session {
 	return []*session{r.claims, r.outcomes, r.operator, r.spill, r.replay, r.tables}
-}
-
-// maxShares is how many sessions of each purpose the stores beside one have together. Calls wait for their turn.
-const maxShares = 4
-
-// shares are the sessions that stores share. The first ones are those of the store that has them.
-type shares struct {
-	mu   sync.Mutex
-	sets []*rowSessions
-	n    int
-}
-
-// next returns the sessions of another store, in turn.
-func (s *shares) next(cfg Config, life *sessions.Lifetime) (*rowSessions, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for len(s.sets) < maxShares {
-		set, err := newRowSessions(cfg, life)
-		if err != nil {
-			return nil, err
-		}
-		s.sets = append(s.sets, set)
-	}
-	s.n++
-	return s.sets[s.n%maxShares], nil
-}
-
-// of returns the sessions that end with a lifetime.
-func (s *shares) of(life *sessions.Lifetime) []*rowSessions {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.sets[0].claims.lifetime != life {
-		return nil
-	}
-	return s.sets
 }
 
 // do runs fn on the session's connection.

@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/sluicebox/sluicebox/store"
-	"github.com/sluicebox/sluicebox/store/ledger"
 	"github.com/sluicebox/sluicebox/store/postgres"
 	"github.com/sluicebox/sluicebox/store/storetest/rigs"
 	"github.com/sluicebox/sluicebox/store/storetest/servers"
@@ -311,52 +312,17 @@ func (r *rig) retrySave(t *testing.T, cp store.Checkpoint) error {
 func TestStoresBesideShareSessions(t *testing.T) {
 	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)
-		r.insert(t, "1", "2")
+		r.insert(t, "1")
 		const n = 10
-		stores, epochs := make([]ledger.Store, n), make([]store.Epoch, n)
-		for i := range stores {
-			st, err := r.store.Beside(store.Settings{Name: store.ShardName("rig", i), Holder: "h"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(st.Close)
-			lock, err := st.Lock(ctx(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(lock.Release)
-			if stores[i], epochs[i] = st, rigs.InstallAndLead(t, st); epochs[i] != 1 {
-				t.Errorf("store %d leads with epoch %d", i, epochs[i])
-			}
-		}
-		for i, st := range stores {
-			rigs.Claim(t, st, epochs[i], []store.ClaimRow{row("1")})
-			if _, err := st.Settle(ctx(t), epochs[i], []store.Outcome{outcome("1", store.Pending)}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := st.Claim(ctx(t), epochs[i]+1, time.Now(), []store.ClaimRow{row("1")}); !errors.Is(err, store.ErrNotLeader) {
-				t.Errorf("store %d claims with an epoch that it does not have: %v", i, err)
-			}
-		}
+		var locked pgx.Tx
+		rigs.CheckBeside(t, r.store, n, "1",
+			func() { locked = r.begin(t, "SELECT FROM outbox_events WHERE id = '1' FOR UPDATE") },
+			func() { r.waitBlocked(t, 1) }, func() { end(t, locked, false) })
 		open := func(purpose string) int {
 			return ask[int](t, r.conn, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sluicebox rig% "+purpose+"'")
 		}
 		if claims, outcomes, control := open("claims"), open("outcomes"), open("control"); claims > 4 || outcomes > 4 || control < n {
 			t.Errorf("%d stores have %d sessions for claims, %d for outcomes, %d for leadership", n, claims, outcomes, control)
-		}
-
-		locked := r.begin(t, "SELECT FROM outbox_events WHERE id = '2' FOR UPDATE")
-		waits := rigs.Async(func() ([]store.ClaimAnswer, error) {
-			return stores[0].Claim(ctx(t), epochs[0], time.Now(), []store.ClaimRow{row("2")})
-		})
-		r.waitBlocked(t, 1)
-		stores[0].Close()
-		if got := <-waits; got.Err == nil {
-			t.Error("a claim of a store that was closed succeeded")
-		}
-		end(t, locked, false)
-		for i, st := range stores[1:] {
-			rigs.Claim(t, st, epochs[i+1], []store.ClaimRow{row("1")})
 		}
 	})
 }

@@ -38,7 +38,7 @@ type Store struct {
 	leaderConn                                       *pgx.Conn // control's connection when the epoch was last raised; only control.do accesses it
 
 	cfg      Config
-	shares   *shares
+	shares   *sessions.Shares[*rowSessions]
 	lifetime *sessions.Lifetime
 	closed   sync.Once
 }
@@ -53,7 +53,8 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg, life, own, &shares{sets: []*rowSessions{own}})
+	shared := sessions.NewShares(life, own, func() (*rowSessions, error) { return newRowSessions(cfg, life) })
+	return newStore(cfg, life, own, shared)
 }
 
 // Beside returns the store of another relay on the same tables. It has a lock and a session for its leadership of its
@@ -65,7 +66,7 @@ func (s *Store) Beside(of store.Settings) (ledger.Store, error) {
 	if err := validate(&cfg); err != nil {
 		return ledger.Store{}, err
 	}
-	set, err := s.shares.next(s.cfg, s.lifetime)
+	set, err := s.shares.Next()
 	if err != nil {
 		return ledger.Store{}, err
 	}
@@ -76,7 +77,7 @@ func (s *Store) Beside(of store.Settings) (ledger.Store, error) {
 	return ledger.Store{Tables: st, Ledger: st.Ledger}, nil
 }
 
-func newStore(cfg Config, life *sessions.Lifetime, rows *rowSessions, shared *shares) (*Store, error) {
+func newStore(cfg Config, life *sessions.Lifetime, rows *rowSessions, shared *sessions.Shares[*rowSessions]) (*Store, error) {
 	s := &Store{
 		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes),
 		cfg: cfg, shares: shared, lifetime: life,
@@ -118,7 +119,7 @@ func (s *Store) Close() {
 		s.lifetime.End()
 		s.control.Close()
 		s.lockSession.Close()
-		for _, set := range s.shares.of(s.lifetime) {
+		for _, set := range s.shares.Of(s.lifetime) {
 			for _, sess := range set.all() {
 				sess.Close()
 			}
