@@ -54,8 +54,8 @@ type intake struct {
 
 	logPressure, paused atomic.Bool
 
-	// delivers: no full buffer was slow for long.
-	delivers atomic.Bool
+	// delivers: no full buffer was slow for long. behind: the log is not yet read up to its end at the start.
+	delivers, behind atomic.Bool
 
 	single [1]capture.Batch // reused
 }
@@ -275,11 +275,17 @@ const (
 //
 // After a start, most rows behind the checkpoint may be settled. Claims would detect them
 // too, but rows behind a lane that does not move are not claimed.
-func (f *intake) beginCatchUp(statuses store.StatusReader) { f.statuses = statuses }
+func (f *intake) beginCatchUp(statuses store.StatusReader) {
+	f.statuses = statuses
+	f.behind.Store(true)
+}
 
 // endCatchUp ends the catch-up: the log has been read up to its end at the start of the
 // relay. Call it only from onMarker.
-func (f *intake) endCatchUp() { f.statuses = nil }
+func (f *intake) endCatchUp() {
+	f.statuses = nil
+	f.behind.Store(false)
+}
 
 // catchUp takes batches like run, without settled rows.
 func (f *intake) catchUp(ctx context.Context, in <-chan capture.Batch) error {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/capture"
 	"github.com/sluicebox/sluicebox/dispatch"
+	"github.com/sluicebox/sluicebox/store"
 	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
@@ -34,10 +35,8 @@ const spillLead = retainedInterval + time.Second
 // rows/s the log passed its limit by 4 %).
 const marginShare = 8
 
-// backlogFactor limits the log while the backlog of an outage is delivered fast, as a multiple of what the database
-// held when the session began. The outcomes of a backlog write as much log as its rows did, or three times as much: a
-// binlog has the whole row twice (*measured*: MariaDB, rows of 200 bytes).
-const backlogFactor = 5
+// pinnedAfter is how long the checkpoint may stand still until rows in memory count as what holds the log.
+const pinnedAfter = 10 * time.Second
 
 // maxBufferFactor limits the rows a sink may hold while it spills, as a multiple of its
 // buffer.
@@ -139,7 +138,7 @@ type bufferState struct {
 	full     bool
 	roomy    bool      // it has room, which counts
 	slow     bool      // it will stay full for long
-	slowly   int       // intervals in turn in which it was slow
+	slowly   int       // intervals in turn in which it did fewer than spillPace rows
 	hardly   int       // intervals in turn in which it hardly drained
 	crawled  int       // intervals in turn in which it hardly drained, and drained four times as fast before
 	best     int64     // rows done per interval, when it drained best lately
@@ -155,8 +154,9 @@ type bufferState struct {
 // empty.
 const slowBufferAfter = 500 * time.Millisecond
 
-// slowlyAfter is how many intervals in turn a buffer is slow until spilling frees the log sooner than delivering does.
-const slowlyAfter = 4
+// slowlyAfter is how many intervals in turn a full buffer does fewer than spillPace rows until spilling frees the log
+// sooner than delivering does. Spilling does at least twice as many (*measured*).
+const slowlyAfter, spillPace = 4, 2500
 
 // crawlsAfter is how many intervals in turn a buffer hardly drains until it crawls: so slowly that it
 // would take more than eight seconds to empty, and four times as slowly as before. On a busy machine
@@ -189,7 +189,7 @@ func (t *bufferState) compare(done int64, took time.Duration) {
 	pace := int64(float64(done) * slowBufferAfter.Seconds() / took.Seconds())
 	t.best = max(pace, t.best-t.best/8)
 	t.slow = done < int64(t.rows/4)
-	if t.slowly++; !t.slow {
+	if t.slowly++; pace >= spillPace {
 		t.slowly = 0
 	}
 	if t.hardly++; 16*done >= int64(t.rows) {
@@ -210,9 +210,13 @@ type pressure struct {
 	saveRequests chan<- struct{} // requests a checkpoint save
 
 	pressedSince time.Time // see notePressure; zero without pressure
-	measured     bool      // the log was measured in this session
-	backlog      int64     // the log that the database held when the session began, until it is within the limit
 	growth       growth
+
+	// Of catchesUp.
+	saved    store.Position
+	savedAt  time.Time // when the checkpoint moved
+	unread   int64     // the log when its end at the start was read; 0 before
+	caughtUp bool      // the ordinary limit applies from now on
 }
 
 // run checks the retained log until the context ends and returns the context's error.
@@ -278,10 +282,11 @@ func (g *growth) lead(limit int64) int64 {
 // which loses the commit order of rows written since.
 //
 // Lanes that do not move are spilled first. If the pressure lasts for retainedInterval,
-// all lanes are, but not while a backlog is delivered fast: to spill it would take longer, and write more log.
+// all lanes are, but not while the relay catches up: to spill a backlog takes longer, and writes more log.
 func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 	limit := p.limit(retained)
-	unsaved := p.progress.current(now).saved.Position == ""
+	saved := p.progress.current(now).saved.Position
+	unsaved := saved == ""
 	near := retained.Bytes+p.growth.lead(limit)+limit/marginShare >= limit || unsaved
 	if retained.Bytes >= limit/2 || unsaved {
 		select {
@@ -290,7 +295,7 @@ func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 		}
 	}
 
-	catchesUp := p.catchesUp(retained) && !unsaved
+	catchesUp := p.catchesUp(retained, saved, now) && !unsaved
 	p.intake.setLogPressure(retained.Bytes >= limit && !catchesUp || unsaved)
 	p.notePressure(near && !catchesUp, unsaved, retained.Bytes, limit, now)
 	if !near {
@@ -304,7 +309,7 @@ func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 	}
 }
 
-// notePressure records since when the log is near its limit, except while a backlog is delivered fast.
+// notePressure records since when the log is near its limit, except while the relay catches up.
 func (p *pressure) notePressure(pressed, unsaved bool, bytes, limit int64, now time.Time) {
 	switch was := !p.pressedSince.IsZero(); {
 	case pressed && !was:
@@ -320,17 +325,25 @@ func (p *pressure) notePressure(pressed, unsaved bool, bytes, limit int64, now t
 	}
 }
 
-// catchesUp reports whether a backlog is delivered fast enough, and the log not yet much larger than when the session
-// began. The server must be far from discarding it.
-func (p *pressure) catchesUp(retained capture.RetainedLog) bool {
-	switch {
-	case !p.measured: // a source that has acknowledged nothing yet may know of no log
-		p.measured, p.backlog = retained.Bytes > 0, retained.Bytes
-	case retained.Bytes < p.limit(retained):
-		p.backlog = 0
+// catchesUp reports whether the log is long because the relay has not read it yet, as after an outage, and reads it as
+// fast as if it spilled its rows. To spill them would free little then.
+func (p *pressure) catchesUp(retained capture.RetainedLog, saved store.Position, now time.Time) bool {
+	if saved != p.saved || p.savedAt.IsZero() {
+		p.saved, p.savedAt = saved, now
 	}
-	return p.intake.delivers.Load() && retained.Bytes/backlogFactor <= p.backlog &&
-		(retained.Limit == 0 || retained.Bytes < retained.Limit/4*3)
+	behind := p.intake.behind.Load()
+	if !behind && p.unread == 0 {
+		p.unread = retained.Bytes // of the outcomes that were written meanwhile
+	}
+	switch {
+	case !p.intake.delivers.Load(), now.Sub(p.savedAt) > pinnedAfter:
+		p.caughtUp = true // do not flap
+	case retained.Limit > 0 && retained.Bytes >= retained.Limit/2:
+		p.caughtUp = true
+	case !behind && (retained.Bytes > p.unread || retained.Bytes < p.limit(retained)):
+		p.caughtUp = true
+	}
+	return !p.caughtUp
 }
 
 // holdsLog reports whether rows of a sink may keep a quarter of the limit or more. To spill the rows of

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/capture"
+	"github.com/sluicebox/sluicebox/store"
 )
 
 // The retained log is checked before another eighth of its limit is written, also while
@@ -59,32 +60,38 @@ func TestSpillingStartsBeforeTheLimit(t *testing.T) {
 	}
 }
 
-// A backlog that is delivered fast is not spilled, unless the log grows much or the server may soon discard it.
+// A backlog that is delivered fast is not spilled. Each other reason for a long log ends that for the session.
 func TestABacklogIsDeliveredInsteadOfSpilled(t *testing.T) {
 	const limit, backlog = 1 << 30, 3 << 30
+	type check struct {
+		bytes, server     int64
+		slow, read, stuck bool // read: up to the end at the start; stuck: the checkpoint
+	}
 	for name, c := range map[string]struct {
-		slow   bool
-		bytes  []int64 // after the backlog
-		server int64
+		checks []check
 		want   bool
 	}{
-		"as much log":                  {want: true},
-		"as much as its outcomes take": {bytes: []int64{5 * backlog}, want: true},
-		"more":                         {bytes: []int64{5*backlog + 5}},
-		"less, and more again":         {bytes: []int64{backlog / 2, backlog}, want: true},
-		"rows written since":           {bytes: []int64{limit / 2, backlog}},
-		"a slow receiver":              {slow: true},
-		"a server with a far limit":    {server: 2 * backlog, want: true},
-		"a server near its limit":      {server: backlog / 3 * 4},
+		"a backlog":                 {[]check{{bytes: backlog}, {bytes: 3 * backlog}}, true},
+		"its outcomes":              {[]check{{bytes: backlog}, {bytes: backlog, read: true}, {bytes: backlog / 2, read: true}}, true},
+		"rows written since":        {[]check{{bytes: backlog, read: true}, {bytes: backlog + 1, read: true}}, false},
+		"more again":                {[]check{{bytes: limit - 1, read: true}, {bytes: backlog, read: true}}, false},
+		"a slow receiver":           {[]check{{bytes: backlog, slow: true}}, false},
+		"was slow":                  {[]check{{bytes: backlog, slow: true}, {bytes: backlog}}, false},
+		"a row in flight for long":  {[]check{{bytes: backlog}, {bytes: backlog, stuck: true}}, false},
+		"a server with a far limit": {[]check{{bytes: backlog, server: 2*backlog + 2}}, true},
+		"a server near its limit":   {[]check{{bytes: backlog, server: 2 * backlog}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &Relay{}
 			r.options.Store(&Options{MaxHold: limit})
-			p := &pressure{Relay: r, intake: &intake{}}
-			p.intake.delivers.Store(!c.slow)
-			got := false
-			for _, bytes := range append([]int64{0, backlog}, c.bytes...) {
-				got = p.catchesUp(capture.RetainedLog{Bytes: bytes, Limit: c.server})
+			p, now, saved, got := &pressure{Relay: r, intake: &intake{}}, time.Now(), "p", false
+			for _, check := range c.checks {
+				p.intake.delivers.Store(!check.slow)
+				p.intake.behind.Store(!check.read)
+				if now = now.Add(pinnedAfter + 1); !check.stuck {
+					saved += "p"
+				}
+				got = p.catchesUp(capture.RetainedLog{Bytes: check.bytes, Limit: check.server}, store.Position(saved), now)
 			}
 			if got != c.want {
 				t.Errorf("catches up: %t, want %t", got, c.want)

@@ -75,7 +75,7 @@ func beforeRelease() []func(*testing.T) {
 		// TestKilledUnderLoad, TestTwoRelays, TestMongoKilledUnderLoad, TestMongoTwoRelays
 		TestKilledUnderLoadWithClaims, TestTwoRelaysWithClaims, TestMongoThePrimary,
 		// TestReceiverDown, TestABlockedGroupIsSpilled, TestKilledWithRowsInFlightBeforeSpilledOnes
-		TestADeadReceiverWithASmallBuffer, TestDeadReceiverUngroupedParallel, TestASlowReceiverPausesCapture,
+		TestTheBacklogOfAnOutage, TestADeadReceiverWithASmallBuffer, TestDeadReceiverUngroupedParallel, TestASlowReceiverPausesCapture,
 		TestCleanStopBesideASlowGroup, TestDeletedRowsBesideADeadGroup,
 		// TestOnePoisonedRow, TestMongoAPoisonedDocumentIsFailed
 		TestAPoisonedRowInTheOnlyGroup, TestSeveralPoisonedRows, TestARefusedOutcomeKeepsNoLog,

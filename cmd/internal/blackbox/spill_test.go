@@ -49,11 +49,10 @@ func (s *scene) expectNoneSpilled(r *relay) {
 //	go test -v -run 'TestTheBacklogOfAnOutage' ./cmd/internal/blackbox
 func TestTheBacklogOfAnOutage(t *testing.T) {
 	t.Parallel()
-	const rows = 40_000
-	aScene(t, "dispatch: {global-buffer-size: 200, api-batch-size: 5}\ncheckpoint: {max-hold: 1MiB}\n", func(s *scene) {
+	const rows = 200_000
+	eachKind(t, "checkpoint: {max-hold: 16MiB}\n", func(s *scene) {
 		s.exec(s.kind.business)
 		expectStop(s.t, s.run())
-		s.business(8 << 20)
 		s.number(1, rows, "i % 100")
 		r := s.run()
 		s.expectNumbered(rows)

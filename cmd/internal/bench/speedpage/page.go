@@ -74,7 +74,7 @@ func render(all map[string]*bench.Result, database string) (text string, charts 
 	const head = "| What | | Relay | Against | Ratio | Goal | |\n|---|---|---|---|---|---|---|\n"
 	b.WriteString(head)
 	rows(&b, all, goals)
-	section(&b, "\nOther drains of 200 000 rows, each beside the bulk floor on the same table:\n\n"+head, func(b *strings.Builder) {
+	section(&b, "\nOther drains, of 200 000 rows unless it says otherwise, each beside the bulk floor on the same table:\n\n"+head, func(b *strings.Builder) {
 		rows(b, all, drains)
 		rows(b, all, otherLine)
 	})

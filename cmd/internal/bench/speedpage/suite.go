@@ -41,6 +41,7 @@ func suite() []entry {
 		{"replay", "300 rows/s beside a replay of other groups", goals, bench.Options{Scenario: "replay"}},
 		{"idle", "a minute without rows", goals, bench.Options{Scenario: "idle"}},
 		{"drain-one-row-groups", "one row per group", drains, bench.Options{Scenario: "drain", Groups: 200_000, Against: floor, Repeat: fewRounds}},
+		{"drain-outage", "1 500 000 rows: more log than `max-hold`", drains, bench.Options{Scenario: "drain", Rows: 1_500_000, Against: floor, Repeat: fewRounds}},
 		{"drain-no-claims", "`claims: off`", drains, bench.Options{Scenario: "drain", Claims: "off", Against: []string{"floor", "floor without claims"}, Repeat: fewRounds}},
 		{"drain-outbox-messages", "layout `outbox-messages`, which deletes", drains, bench.Options{Scenario: "drain", Layout: "outbox-messages", Against: floor, Repeat: fewRounds}},
 		{"slow-receiver-runs", "receiver that takes 20 ms, 100 rows a request, 64 senders", otherLine, bench.Options{Scenario: "slow-receiver", Batch: 100, Rows: 200_000, Repeat: fewRounds}},
