@@ -41,6 +41,12 @@
 // standby. Such a row is left to the sweep. If the feeder loses the database's log between the two
 // markers of a snapshot, the source takes another one.
 //
+// # Replay
+//
+// [Source.ReadRange] reads a part of the partition again. From a position it reads as Run does. From a time, it
+// first finds out which feeder led at the first record of that time, because records of a former one
+// are late; see record.Starter. It ends at a Gap.
+//
 // # Wiring
 //
 // What joins these parts must

@@ -27,6 +27,7 @@ type reader struct {
 	src    *Source
 	at     record.Cursor
 	client *kgo.Client
+	skip   int // rows to leave out; no position is sent before them
 
 	ctx  context.Context // ends with the run, or with its connection
 	lose context.CancelCauseFunc
@@ -147,9 +148,14 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	}
 	defer r.close()
 	s.resume.Connected()
-	for !r.reached(span.Until) {
-		records, err := r.poll(ctx, s.cfg.MaxBatchRows)
-		if err := errors.Join(r.send(ctx, records, span.Until, out), err); err != nil {
+	return r.run(ctx, span.Until, out)
+}
+
+// run sends the batches up to a position.
+func (r *reader) run(ctx context.Context, until store.Position, out chan<- capture.Batch) error {
+	for !r.reached(until) {
+		records, err := r.poll(ctx, r.src.cfg.MaxBatchRows)
+		if err := errors.Join(r.send(ctx, records, until, out), err); err != nil {
 			return err
 		}
 	}
@@ -235,6 +241,10 @@ func (r *reader) send(ctx context.Context, records []*kgo.Record, until store.Po
 		if err != nil {
 			return errors.Join(r.flush(ctx, b, out), err) // what came before is in order
 		}
+		if fresh && got.Kind == record.Row && r.skip > 0 {
+			r.skip--
+			fresh = false
+		}
 		if fresh && got.Kind == record.Row && len(b.Marks) > 0 { // a batch has its marks behind its rows
 			if err := r.flush(ctx, b, out); err != nil {
 				return err
@@ -243,7 +253,7 @@ func (r *reader) send(ctx context.Context, records []*kgo.Record, until store.Po
 		if fresh {
 			r.add(b, &got, len(rec.Value))
 		}
-		if r.at.Whole != before {
+		if r.at.Whole != before && r.skip == 0 {
 			b.at, b.moved = r.at.Whole, true
 		}
 		if len(b.Items) == r.src.cfg.MaxBatchRows || b.bytes >= r.src.cfg.MaxBatchBytes {

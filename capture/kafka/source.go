@@ -220,11 +220,16 @@ func (s *Source) lost(ctx context.Context, offset int64) (lost *capture.LostErro
 	case err != nil:
 		return nil, err
 	case offset < low:
-		return &capture.LostError{Reason: fmt.Sprintf("%s begins at offset %d, behind the checkpoint at %d; raise retention.ms", s, low, offset)}, nil
+		return s.beginsAfter(low, offset), nil
 	case offset > high:
 		return &capture.LostError{Reason: fmt.Sprintf("%s ends at offset %d, before the checkpoint at %d: Kafka has lost records", s, high, offset)}, nil
 	}
 	return nil, nil
+}
+
+// beginsAfter returns the error for an offset that the partition no longer has.
+func (s *Source) beginsAfter(low, offset int64) *capture.LostError {
+	return &capture.LostError{Reason: fmt.Sprintf("%s begins at offset %d, behind the checkpoint at %d; raise retention.ms", s, low, offset)}
 }
 
 // Diagnose implements store.Diagnoser.
