@@ -155,7 +155,7 @@ func (f configFlag) choose(cfg *config.Config) (*config.Config, error) {
 // shard returns the shard that --source-name numbers, with scale.
 func (f configFlag) shard(cfg *config.Config) (int, error) {
 	n, err := strconv.Atoi(f.SourceName)
-	if last := cfg.Settings.Scale.Partitions - 1; err != nil || n < 0 || n > last {
+	if last := cfg.Settings.Scale.Partitions - 1; err != nil || n < 0 || n > last || strconv.Itoa(n) != f.SourceName {
 		return 0, usageError(fmt.Sprintf("--source-name: no shard %q", f.SourceName), fmt.Sprintf("with scale it is the number of a shard, 0 to %d", last))
 	}
 	return n, nil
