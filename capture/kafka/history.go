@@ -67,8 +67,14 @@ func (s *Source) ReadRange(ctx context.Context, at capture.StartPoint, until sto
 		return err
 	}
 	defer r.close()
-	r.skip = at.Skip
-	return r.run(ctx, until, out)
+	r.skip, r.ownRows = at.Skip, true
+	if err := r.run(ctx, until, out); err != nil {
+		return err
+	}
+	if at := r.at.Whole; at.Epoch != end.Epoch || at.Number != end.Number { // the start was wrong, or the database was restored
+		return fault.Lostf("%s: record %d of epoch %d ends the range, not %d of epoch %d", s, at.Number, at.Epoch, end.Number, end.Epoch)
+	}
+	return nil
 }
 
 // LostReasons implements capture.RetentionChecker.
@@ -99,7 +105,7 @@ func (s *Source) checkOffset(ctx context.Context, offset int64) error {
 	return err
 }
 
-// locateHistory returns the place of a start point. It calls until for the end of the range if it needs it.
+// locateHistory returns the place of a start point. until returns the end of the range.
 func (s *Source) locateHistory(ctx context.Context, at capture.StartPoint, until func() (record.Place, error)) (from record.Place, err error) {
 	origin, err := s.origin(ctx)
 	switch {
@@ -134,23 +140,16 @@ func (s *Source) placeAtTime(ctx context.Context, since time.Time, until record.
 	if err != nil {
 		return from, err
 	}
-	began, complete := time.UnixMilli(first.Timestamp), since
-	if first.Offset > 0 { // records were deleted
-		complete = since.Add(-maxClockSkew)
-	}
+	began := time.UnixMilli(first.Timestamp)
 	switch {
 	case first.Timestamp < 0:
 		return from, fault.Lostf("%s has no records; raise retention.ms", s)
-	case began.After(complete):
-		return from, fault.Lostf("%s begins at %s UTC; raise retention.ms", s, began.UTC().Format(time.DateTime))
-	}
-	after, err := s.offsetAtTime(ctx, since.Add(time.Millisecond))
-	if err != nil {
-		return from, err
+	case began.After(since.Add(-s.clockSkew)):
+		return from, fault.Lostf("%s begins at %s UTC, and the start must be %s later", s, began.UTC().Format(time.DateTime), s.clockSkew)
 	}
 
 	before := int64(-1)
-	for _, earlier := range []time.Duration{maxClockSkew, 5 * time.Minute, 2 * time.Hour, math.MaxInt64} { // the last is all
+	for _, earlier := range []time.Duration{s.clockSkew, 5 * time.Minute, 2 * time.Hour, math.MaxInt64} { // the last is all
 		begin := first.Offset
 		if at := since.Add(-earlier); at.UnixMilli() > first.Timestamp {
 			listed, err := s.offsetAtTime(ctx, at)
@@ -170,7 +169,7 @@ func (s *Source) placeAtTime(ctx context.Context, since time.Time, until record.
 		case err != nil:
 			return from, err
 		case found:
-			return s.advance(ctx, from, before, min(after.Offset, until.Offset))
+			return s.advance(ctx, from, before)
 		case begin == first.Offset:
 			return from, fault.Lostf("%s begins at offset %d, too late to tell which feeder led then; raise retention.ms", s, begin)
 		}
@@ -192,25 +191,22 @@ func (s *Source) findStart(ctx context.Context, begin int64, starter record.Star
 	return from, found, err
 }
 
-// advance reads from a place to an offset, and returns the place there. A Gap up to the offset after
-// moves the place behind it, because the rows that only the tables have were committed before it.
-func (s *Source) advance(ctx context.Context, from record.Place, to, after int64) (record.Place, error) {
+// advance reads from a place to an offset, and returns the place there. A Gap moves the place behind it, because the
+// rows that only the tables have were committed before it.
+func (s *Source) advance(ctx context.Context, from record.Place, to int64) (record.Place, error) {
 	cursor := record.NewCursor(from)
-	err := s.scan(ctx, from.Offset, after, func(got *record.Record, offset int64) (bool, error) {
+	err := s.scan(ctx, from.Offset, to, func(got *record.Record, offset int64) (bool, error) {
 		_, err := cursor.Take(got, offset, s.cfg.Database.Compare)
 		var gap *record.GapError
 		switch {
 		case errors.As(err, &gap) && got.Kind == record.Gap:
-			cursor = record.NewCursor(record.Place{Offset: offset + 1, Epoch: got.Epoch, Number: got.Number + 1})
-			from, err = cursor.Whole, nil
+			cursor, err = record.NewCursor(record.Place{Offset: offset + 1, Epoch: got.Epoch, Number: got.Number + 1}), nil
 		case errors.As(err, &gap):
-			return false, fault.Lostf("%s: offset %d: %v", s, offset, gap)
-		case err == nil && offset < to:
-			from = cursor.Whole
+			err = fault.Lostf("%s: offset %d: %v", s, offset, gap)
 		}
 		return false, err
 	})
-	return from, err
+	return cursor.Whole, err
 }
 
 // scan passes the records from an offset up to another, until take returns true.

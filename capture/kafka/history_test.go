@@ -62,6 +62,17 @@ func (r *historyRig) Source(t *testing.T, o capturetest.Options) capturetest.Sou
 	return r.source(t, cfg)
 }
 
+// clockSkew is shorter than that of a relay, so that tests need not wait.
+const clockSkew = time.Second
+
+// source is that of the rig, with a shorter skew of clocks.
+func (r *historyRig) source(t testing.TB, cfg kafka.Config) *kafka.Source {
+	t.Helper()
+	src := r.rig.source(t, cfg)
+	src.SetClockSkew(clockSkew)
+	return src
+}
+
 func newHistoryRig(t *testing.T, c *servers.KafkaCluster) *historyRig {
 	return &historyRig{newRig(t, c, servers.Database(t, servers.Versions()[0]), 1), readers{open: map[*kgo.Client]bool{}}}
 }
@@ -157,7 +168,7 @@ func testHistoryOfFeeders(t *testing.T, c *servers.KafkaCluster) {
 		live.Rows(len(want))
 		places = append(places, live.Position)
 		if n < 3 {
-			<-time.After(6 * time.Second) // the records of the feeder before are within the skew of clocks
+			<-time.After(clockSkew * 6 / 10) // the records of the feeder before are within the skew of clocks
 			r.stop()
 			r.start(t)
 		}

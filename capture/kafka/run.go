@@ -28,6 +28,8 @@ type reader struct {
 	at     record.Cursor
 	client *kgo.Client
 	skip   int // rows to leave out; no position is sent before them
+	// ownRows: a row of another partition is an error. The topic may have had another number of partitions once.
+	ownRows bool
 
 	ctx  context.Context // ends with the run, or with its connection
 	lose context.CancelCauseFunc
@@ -240,6 +242,9 @@ func (r *reader) send(ctx context.Context, records []*kgo.Record, until store.Po
 		}
 		if err != nil {
 			return errors.Join(r.flush(ctx, b, out), err) // what came before is in order
+		}
+		if cfg := &r.src.cfg; fresh && got.Kind == record.Row && r.ownRows && record.Partition(&got.Item, cfg.Partitions) != cfg.Partition {
+			return &capture.LostError{Reason: fmt.Sprintf("%s: offset %d: the topic had another number of partitions", r.src, rec.Offset)}
 		}
 		if fresh && got.Kind == record.Row && r.skip > 0 {
 			r.skip--

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -47,10 +48,11 @@ type Config struct {
 // Source reads one partition. It implements capture.Resumer. Each of its batches has a position,
 // because the partition has one for each row.
 type Source struct {
-	cfg      Config
-	outboxes map[string]*store.Outbox // by name
-	resume   capture.Resume
-	acks     logsource.Acks[int64]
+	cfg       Config
+	outboxes  map[string]*store.Outbox // by name
+	clockSkew time.Duration            // see maxClockSkew
+	resume    capture.Resume
+	acks      logsource.Acks[int64]
 
 	mu    sync.Mutex
 	admin *kadm.Client // made by the first call that needs it
@@ -71,7 +73,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, &store.SetupError{Problem: err.Error()}
 	}
 	logsource.SetBatchDefaults(&cfg.MaxBatchRows, &cfg.MaxBatchBytes)
-	s := &Source{cfg: cfg, outboxes: map[string]*store.Outbox{}}
+	s := &Source{cfg: cfg, clockSkew: maxClockSkew, outboxes: map[string]*store.Outbox{}}
 	for i := range cfg.Outboxes {
 		s.outboxes[cfg.Outboxes[i].Name] = &cfg.Outboxes[i]
 	}

@@ -118,11 +118,12 @@ type Acked struct {
 	Numbers []uint64 // of the next record of each partition
 }
 
-// Lead passes the first record of each partition. acked is what the feeder's checkpoint rests on.
+// Lead passes the first record of each partition. acked is what the feeder's checkpoint rests on. Numbers of another
+// count of partitions prove nothing for a reader of these.
 func (s *Splitter) Lead(acked Acked, to func(partition int, r *Record) error) error {
 	for i := range s.parts {
 		r := Record{Kind: Leader, Partitions: len(s.parts)}
-		if i < len(acked.Numbers) {
+		if len(acked.Numbers) == len(s.parts) {
 			r.AckedEpoch, r.Acked = acked.Epoch, acked.Numbers[i]
 		}
 		if err := s.emit(i, &r, to); err != nil {

@@ -35,8 +35,8 @@ func (s *Starter) Take(r Record, offset int64, compare func(a, b store.Position)
 		if saved && (!open || s.broken) {
 			return true
 		}
-		if s.start.Epoch > 0 && offset >= s.Before {
-			s.start = Place{} // the records so far may be needed
+		if offset >= s.Before { // the records so far may be needed, or some that Kafka has lost
+			s.start = Place{}
 			return true
 		}
 		s.begin(Place{Offset: offset + 1, Epoch: r.Epoch, Number: 1})

@@ -158,3 +158,28 @@ func TestStartInTheMiddle(t *testing.T) {
 		t.Error("no range began at a late record, or no search began again, or too many were lost; the test proved nothing")
 	}
 }
+
+// A Leader of a topic with another number of partitions proves nothing about the records before it: their rows are in
+// other partitions.
+func TestAResizeProvesNothing(t *testing.T) {
+	for _, before := range []int{1, 2, 4} {
+		var leaders []Record
+		numbers := make([]uint64, before)
+		for i := range numbers {
+			numbers[i] = 10
+		}
+		err := NewSplitter(2, 2, "").Lead(Acked{Epoch: 1, Numbers: numbers}, func(_ int, r *Record) error {
+			leaders = append(leaders, *r)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := Starter{Before: 1, Until: Place{Offset: 5, Epoch: 2}}
+		s.Take(Record{Kind: Mark, Epoch: 1, Number: 3}, 0, comparePositions)
+		done := s.Take(leaders[0], 1, comparePositions)
+		if _, found := s.Place(done); !done || found != (before == 2) {
+			t.Errorf("from %d to 2 partitions: a place was found: %t", before, found)
+		}
+	}
+}
