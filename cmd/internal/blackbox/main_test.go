@@ -104,8 +104,8 @@ func beforeRelease() []func(*testing.T) {
 		TestMongoBacklogOfTheFirstStart, TestMongoFirstStartBlocksGroups, TestRouteIsRenamedAndDropped, TestWALLevelReplica,
 		// TestSwitchFromAPoller, TestDoctorBesideRelays, TestInbox
 		TestSwitchBesideAPoller, TestDoctorBesideRelaysMySQL, TestReceiptsAreRecorded,
-		// TestSeveralSources, TestScaleFaults, TestScaleReplaysOfDeletedRows
-		TestScaleReplays, TestManySources, TestScaleOut, TestScaleBlockedGroup, TestScaleRebalance, TestScaleIdleShards,
+		// TestSeveralSources, TestScaleFaults, TestHistory of capture/kafka
+		TestScaleReplays, TestScaleReplaysOfDeletedRows, TestManySources, TestScaleOut, TestScaleBlockedGroup, TestScaleRebalance, TestScaleIdleShards,
 	}
 }
 
