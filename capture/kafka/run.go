@@ -137,12 +137,8 @@ func (s *Source) Run(ctx context.Context, span capture.Span, out chan<- capture.
 	if err != nil {
 		return &store.SetupError{Problem: err.Error()}
 	}
-	lost, err := s.lost(ctx, place.Offset)
-	if err != nil {
+	if err := s.checkOffset(ctx, place.Offset); err != nil {
 		return err
-	}
-	if lost != nil {
-		return lost
 	}
 	r, err := s.newReader(ctx, place)
 	if err != nil {

@@ -330,26 +330,26 @@ type rowLinks struct{ claims, outcomes, operator, spill, replay, tables *link }
 func newRowLinks(cfg *Config, life *sessions.Lifetime) (*rowLinks, error) {
 	set := &rowLinks{}
 	for _, to := range []struct {
-		link    **link
-		purpose string
-		wait    time.Duration
+		link         **link
+		purpose      string
+		wait         time.Duration
+		hot, inBrief bool // hot: it runs scripts, again and again; inBrief: it waits for locked tables for a short time
 	}{
-		{&set.claims, "claims", claimWait},
-		{&set.outcomes, "outcomes", outcomeWait},
-		{&set.tables, "tables", outcomeWait},
-		{&set.operator, "operator", lockWait},
-		{&set.spill, "spilling", lockWait},
-		{&set.replay, "replay", lockWait},
+		{&set.claims, "claims", claimWait, true, true},
+		{&set.outcomes, "outcomes", outcomeWait, true, true},
+		{&set.tables, "tables", outcomeWait, false, true},
+		{&set.operator, "operator", lockWait, false, false},
+		{&set.spill, "spilling", lockWait, false, false},
+		{&set.replay, "replay", lockWait, false, false},
 	} {
 		l, err := openLink(cfg, to.purpose, to.wait, life)
 		if err != nil {
 			return nil, err
 		}
-		if to.link == &set.claims || to.link == &set.outcomes {
-			l.cfg.MultiStatements, l.cfg.InterpolateParams = true, true // they run scripts
-			l.keepAlive = true
+		if to.hot {
+			l.cfg.MultiStatements, l.cfg.InterpolateParams, l.keepAlive = true, true, true
 		}
-		if l.keepAlive || to.link == &set.tables {
+		if to.inBrief {
 			l.settings["lock_wait_timeout"] = seconds(tableWait)
 		}
 		*to.link = l

@@ -324,7 +324,7 @@ func TestReadUntriedLeavesNoTransaction(t *testing.T) {
 	})
 }
 
-// Stores beside one share its sessions, and each leads by itself. One that closes ends its calls alone.
+// Stores beside one share its sessions, and each leads by itself. A store that closes ends its own calls only.
 func TestStoresBesideShareSessions(t *testing.T) {
 	eachFlavour(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox())

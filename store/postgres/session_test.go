@@ -308,7 +308,7 @@ func (r *rig) retrySave(t *testing.T, cp store.Checkpoint) error {
 	return r.store.SaveCheckpoint(ctx(t), r.epoch, cp)
 }
 
-// Stores beside one share its sessions, and each leads by itself. One that closes ends its calls alone.
+// Stores beside one share its sessions, and each leads by itself. A store that closes ends its own calls only.
 func TestStoresBesideShareSessions(t *testing.T) {
 	aVersion(t, func(t *testing.T, url string) {
 		r := newRig(t, url, flowTable, 0, flowBox)

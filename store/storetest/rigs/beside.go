@@ -15,8 +15,8 @@ type Besides interface {
 }
 
 // CheckBeside opens stores beside one. Each leads by itself, and claims and settles the row with its own epoch alone.
-// begin begins a transaction that locks that row and returns once a claim waits for it; end ends it. A store that closes
-// ends its claim, and those of no other store.
+// begin begins a transaction that locks that row, awaitWaiter returns once a claim waits for it, and end ends it. A store
+// that closes ends its own claim only.
 func CheckBeside(t *testing.T, st Besides, n int, id string, begin func(), awaitWaiter func(), end func()) {
 	t.Helper()
 	stores, epochs := make([]ledger.Store, n), make([]store.Epoch, n)
