@@ -24,7 +24,6 @@ SUITES   = \
 	race/busiest \
 	plain/store/sqlite \
 	plain/capture/sqlite \
-	plain/store/leader \
 	plain/cmd/sluicebox \
 	plain/cmd/internal/config \
 	plain/cmd/internal/demobroker \
@@ -106,14 +105,13 @@ scenarios: have-go ## run all scenarios of the built program beside real servers
 		go test -vet=off -trimpath -timeout 90m ./cmd/internal/blackbox
 
 # -run . runs also the tests that raced.Only leaves out. Of blackbox the busiest scenarios run: the
-# others run the same program. The models search longer. The model of leaders, in fake time, is left
-# out: beside it the detector's own memory fails now and then (StackDepot).
+# others run the same program. The models search longer.
 RACED = $(RARELY) $(GOTEST) -race -timeout 60m
 raced: have-go have-cc ## run every package on all versions with the race detector, and of blackbox the busiest scenarios (before a release)
 	$(SERVERS) exec -- env SLUICEBOX_TEST_VERSIONS=all $(MAKE) --no-print-directory -k raced/packages raced/models raced/blackbox
 
 raced/packages:
-	$(RACED) -p 2 -run . $$(go list ./... | grep -vE '/(blackbox|store/leader)$$')
+	$(RACED) -p 2 -run . $$(go list ./... | grep -v '/blackbox$$')
 
 raced/models:
 	$(RACED) -run Model -count=1 $(MODELS) -rapid.checks 1000

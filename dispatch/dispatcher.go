@@ -102,7 +102,11 @@ func (d *Dispatcher) change(do func(*core)) {
 func await(ctx context.Context, signal <-chan struct{}, until time.Time) error {
 	var due <-chan time.Time
 	if !until.IsZero() {
-		due = time.After(time.Until(until))
+		wait := time.Until(until)
+		if wait <= 0 {
+			return ctx.Err()
+		}
+		due = time.After(wait)
 	}
 	select {
 	case <-ctx.Done():

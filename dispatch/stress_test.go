@@ -23,7 +23,7 @@ type memStore struct {
 	pause map[store.LaneKey]bool
 }
 
-func sleepBriefly() { <-time.After(time.Duration(rand.IntN(300)) * time.Microsecond) }
+func sleepBriefly() { <-time.After(time.Duration(1+rand.IntN(300)) * time.Microsecond) }
 
 func (s *memStore) do(f func()) { sleepBriefly(); s.mu.Lock(); f(); s.mu.Unlock(); sleepBriefly() }
 

@@ -54,13 +54,22 @@ func (s *server) respond(ctx context.Context, name string) error {
 		return errGone
 	}
 
-	var answer <-chan time.Time
-	if !unreachable {
-		answer = time.After(slow)
+	if unreachable {
+		<-ctx.Done()
+		return ctx.Err()
 	}
+	return pause(ctx, slow)
+}
 
+// pause waits for a duration, if there is one: a timer that is due at once is run by the goroutine
+// that reads it, and two of those at once in one bubble crash the race detector (Go 1.26,
+// runtime.unlockAndRun).
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
 	select {
-	case <-answer:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -83,10 +92,8 @@ func (r relay) Lock(ctx context.Context) (store.Lock, error) {
 	r.mu.Lock()
 	opening := r.opening
 	r.mu.Unlock()
-	select {
-	case <-time.After(opening):
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := pause(ctx, opening); err != nil {
+		return nil, err
 	}
 
 	r.mu.Lock()
