@@ -330,11 +330,11 @@ func (c *core) insertFound(items []store.Item, now time.Time) int {
 func (c *core) skip(l *lane, reason string, now time.Time) (<-chan error, error) {
 	return c.operator.skip(l, reason, now)
 }
-func (c *core) replay(id string, rows []store.ReplayRow)         { c.replays.add(id, rows) }
-func (c *core) withdrawJob(id string)                            { c.replays.withdraw(id) }
-func (c *core) replayDoneWritten(now time.Time)                  { c.replays.recorded(now) }
-func (c *core) holdForReplay(id string, key store.LaneKey)       { c.replays.hold(id, key) }
-func (c *core) quiescent(key store.LaneKey) (quiet, paused bool) { return c.replays.quiescent(key) }
+func (c *core) replay(id string, rows []store.ReplayRow)   { c.replays.add(id, rows) }
+func (c *core) withdrawJob(id string)                      { c.replays.withdraw(id) }
+func (c *core) replayDoneWritten(now time.Time)            { c.replays.recorded(now) }
+func (c *core) holdForReplay(id string, key store.LaneKey) { c.replays.hold(id, key) }
+func (c *core) heldLane(key store.LaneKey) HeldLane        { return c.replays.heldLane(key) }
 func (c *core) releaseReplayHold(id string, key store.LaneKey, now time.Time) {
 	c.replays.release(id, key, now)
 }

@@ -350,9 +350,9 @@ func (w *coreModel) checkReplays() {
 			_, paused = w.holds[key][store.Paused]
 			paused = paused || w.pauses[key.Outbox]
 		}
-		still, isPaused := w.core.quiescent(key)
-		if still != (len(now) == 0) || paused != isPaused || !still && !w.core.takeReplayChanged() {
-			w.t.Fatalf("lane %s is quiescent %v, paused %v; in flight are %v, paused %v", key, still, isPaused, now, paused)
+		held := w.core.heldLane(key)
+		if held.Quiescent != (len(now) == 0) || paused != held.Paused || !held.Quiescent && !w.core.takeReplayChanged() {
+			w.t.Fatalf("lane %s is %+v; in flight are %v, paused %v", key, held, now, paused)
 		}
 	}
 }

@@ -167,7 +167,7 @@ func (y *spillModel) checkReplay() {
 	}
 	for _, r := range y.log {
 		if y.held[r.key] && r.deliveredEpoch == y.epoch && !r.settled() {
-			if still, _ := y.core.quiescent(r.key); still {
+			if y.core.heldLane(r.key).Quiescent {
 				y.t.Fatalf("lane %s is still, and row %s, which was delivered, is %s\n%s", r.key, r.id, r.status, y.describe())
 			}
 		}

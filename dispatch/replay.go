@@ -24,17 +24,25 @@ func (d *Dispatcher) HoldForReplay(job string, lane store.LaneKey) {
 	d.core.replays.hold(job, lane)
 }
 
-// Quiescent reports whether a lane under HoldForReplay has no claim, request or unwritten
-// outcome in flight. Only then does the table show which of its rows were delivered. It
-// also reports whether an operator has paused the lane, which pauses its replay lanes too.
-//
-//   - While the table refuses an outcome of the lane, the lane is not quiescent.
-//   - If ungrouped rows have their own lanes, only rows in flight at HoldForReplay count.
-//   - If the lane is not quiescent, wait for the channel of ReplayLoad and call again.
-func (d *Dispatcher) Quiescent(lane store.LaneKey) (quiet, paused bool) {
+// HeldLane is the state of a lane under HoldForReplay.
+type HeldLane struct {
+	// Quiescent: no claim, request or unwritten outcome of the lane is in flight. Only then does the table show
+	// which of its rows were delivered.
+	//
+	//   - While the table refuses an outcome of the lane, the lane is not quiescent.
+	//   - If ungrouped rows have their own lanes, only rows in flight at HoldForReplay count.
+	//   - If the lane is not quiescent, wait for the channel of ReplayLoad and ask again.
+	Quiescent bool
+
+	Paused  bool // an operator has paused the lane, which pauses its replay lanes too
+	Waiting bool // live rows of the lane wait for the end of the hold
+}
+
+// HeldLane returns the state of a lane under HoldForReplay.
+func (d *Dispatcher) HeldLane(lane store.LaneKey) HeldLane {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.core.replays.quiescent(lane)
+	return d.core.replays.heldLane(lane)
 }
 
 // ReleaseReplayHold ends HoldForReplay; other holds remain. To keep the group in order,

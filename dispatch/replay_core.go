@@ -145,10 +145,9 @@ func (r *replays) release(id string, key store.LaneKey, now time.Time) {
 	}
 }
 
-// quiescent reports whether nothing of a held lane is in flight, and whether the lane or its
-// outbox is paused. For rows with their own lanes, only rows in flight at the hold count. If the lane
-// is not quiescent, the next TakeChanged says to ask again.
-func (r *replays) quiescent(key store.LaneKey) (quiet, paused bool) {
+// heldLane returns the state of a held lane. For rows with their own lanes, only rows in flight at the hold
+// count. If the lane is not quiescent, the next TakeChanged says to ask again.
+func (r *replays) heldLane(key store.LaneKey) (held HeldLane) {
 	if rows, there := r.holds.Rows(key); there {
 		var lanes []*lane
 		for rw := range rows {
@@ -156,19 +155,23 @@ func (r *replays) quiescent(key store.LaneKey) (quiet, paused bool) {
 				lanes = append(lanes, l)
 			}
 		}
-		quiet = r.holds.Narrow(key, r.inFlightRows(key, lanes))
+		held.Quiescent = r.holds.Narrow(key, r.inFlightRows(key, lanes))
 	} else if l := r.core.lanes.Get(LaneName{LaneKey: key}); l != nil && len(l.ReplayHolds) > 0 {
-		quiet, paused = true, l.Paused != nil || r.core.lanes.OutboxPause(key.Outbox) != nil
+		held = HeldLane{
+			Quiescent: true,
+			Paused:    l.Paused != nil || r.core.lanes.OutboxPause(key.Outbox) != nil,
+			Waiting:   l.HasSpilled || len(l.Rows) > l.InFlight,
+		}
 		for range r.inFlightRows(key, []*lane{l}) {
-			quiet = false
+			held.Quiescent = false
 			break
 		}
 	}
 
-	if !quiet {
+	if !held.Quiescent {
 		r.jobs.Notify() // it asks again after the next event
 	}
-	return quiet, paused
+	return held
 }
 
 // inFlightRows iterates over the live rows of a key that are in a claim or request of these

@@ -37,8 +37,7 @@ func TestReplayHoldsLiveLane(t *testing.T) {
 		add(t, d, &c, items("b", "4"))
 		k.advance(time.Second)
 		k.expect(t, "requests", k.requests, "[[4]]")
-		still, paused := d.Quiescent(group("a"))
-		k.expect(t, "still, paused", []bool{still, paused}, "[true false]")
+		k.expect(t, "held lane", fmt.Sprintf("%+v", d.HeldLane(group("a"))), "{Quiescent:true Paused:false Waiting:true}")
 
 		d.Replay("job", replayOf(7, items("a", "1", "2")))
 		total, byLane, _ := d.ReplayLoad("job")
@@ -88,7 +87,7 @@ func TestLaneIsQuiescentOnceOutcomesAreWritten(t *testing.T) {
 				row := items(tt.key.Group.Name, "1")
 				row[0].Group = tt.key.Group
 				add(t, d, nil, row)
-				still := func() bool { still, _ := d.Quiescent(tt.key); return still }
+				still := func() bool { return d.HeldLane(tt.key).Quiescent }
 				k.expect(t, "not held", still(), false)
 				k.advance(500 * time.Millisecond)
 				d.HoldForReplay("job", tt.key)
@@ -117,7 +116,7 @@ func TestLaneIsNotQuiescentDuringSpill(t *testing.T) {
 	c, now := newTestCore(DefaultConfig(), limits, func() float64 { return 0 }), time.Unix(1e9, 0)
 	still := func(when string, want bool) {
 		t.Helper()
-		if got, _ := c.quiescent(group("a")); got != want {
+		if got := c.heldLane(group("a")).Quiescent; got != want {
 			t.Errorf("%s: still %v", when, got)
 		}
 	}
@@ -221,8 +220,7 @@ func TestPauseStopsReplay(t *testing.T) {
 		if err := d.Pause(ctx, nameOf("a"), "stock-taking"); err != nil {
 			t.Fatal(err)
 		}
-		_, paused := d.Quiescent(group("a"))
-		k.expect(t, "paused", paused, true)
+		k.expect(t, "held lane", fmt.Sprintf("%+v", d.HeldLane(group("a"))), "{Quiescent:true Paused:true Waiting:false}")
 		k.expect(t, "signaled for the pause", signalled(d, "job"), true)
 		d.Replay("job", replayOf(1, items("a", "1")))
 		d.Replay("job", replayOf(2, items("b", "2")))
@@ -330,8 +328,7 @@ func TestReplayToAnotherSink(t *testing.T) {
 		add(t, home, nil, items("b", "4"))
 		home.HoldForReplay("job", group("a"))
 		add(t, home, nil, items("a", "3"))
-		still, _ := home.Quiescent(group("a"))
-		k.expect(t, "still", still, true)
+		k.expect(t, "quiescent", home.HeldLane(group("a")).Quiescent, true)
 		k.advance(time.Second)
 		home.ReleaseReplayHold("job", group("a"))
 		k.advance(time.Second)

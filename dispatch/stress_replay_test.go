@@ -100,7 +100,7 @@ func (s *replayReceiver) replayGroup(ctx context.Context, d *Dispatcher, group s
 			return
 		}
 		d.HoldForReplay("job", key)
-		wait(func() bool { still, _ := d.Quiescent(key); return still })
+		wait(func() bool { return d.HeldLane(key).Quiescent })
 		s.mu.Lock()
 		s.held[group] = true
 		d.Replay("job", rows[:len(rows)/2])

@@ -73,7 +73,7 @@ type Log struct {
 // LaneHolder holds live lanes during a replay; see dispatch.Dispatcher.
 type LaneHolder interface {
 	HoldForReplay(job string, lane store.LaneKey)
-	Quiescent(lane store.LaneKey) (still, paused bool)
+	HeldLane(lane store.LaneKey) dispatch.HeldLane
 	ReleaseReplayHold(job string, lane store.LaneKey)
 }
 

@@ -96,6 +96,7 @@ func TestReplayFailsIfSinkIsRemoved(t *testing.T) {
 // the group "many".
 type busyLanes struct {
 	replay.Lanes
+	waiting                          bool // live rows of each lane wait
 	finished, holds, maxHolds, pages atomic.Int64
 }
 
@@ -104,6 +105,12 @@ func (c *busyLanes) Replay(job string, rows []store.ReplayRow) {
 		c.pages.Add(1)
 	}
 	c.Lanes.Replay(job, rows)
+}
+
+func (c *busyLanes) HeldLane(lane store.LaneKey) dispatch.HeldLane {
+	held := c.Lanes.HeldLane(lane)
+	held.Waiting = c.waiting
+	return held
 }
 
 func (c *busyLanes) DoneCount() int64 { return c.finished.Add(1) }
@@ -143,11 +150,18 @@ func TestFewLanesOnHoldBesideLiveRows(t *testing.T) {
 }
 
 // TestSlowJobFinishesALane: beside live rows, a lane with many rows does not wait for a turn of each other
-// lane between two of its pages, and its pages are large, because its live rows are on hold until its last.
+// lane between two of its pages, and its pages are large if, and only if, its own live rows wait for its last.
 func TestSlowJobFinishesALane(t *testing.T) {
 	t.Parallel()
+	t.Run("live rows of the lane wait", func(t *testing.T) { finishesALane(t, true) })
+	t.Run("live rows of other lanes flow", func(t *testing.T) { finishesALane(t, false) })
+}
+
+func finishesALane(t *testing.T, waiting bool) {
+	t.Helper()
+	t.Parallel()
 	const groups, many = 120, 300
-	h, to, lanes := postgres(t), newReceiver(), &busyLanes{}
+	h, to, lanes := postgres(t), newReceiver(), &busyLanes{waiting: waiting}
 	l := startRelay(t, h, to, func(d *replay.Controller) {
 		lanes.Lanes = d.Sinks["sink"].Lanes
 		d.Sinks["sink"] = replay.Sink{Lanes: lanes, Config: d.Sinks["sink"].Config}
@@ -174,7 +188,7 @@ func TestSlowJobFinishesALane(t *testing.T) {
 	if left != 0 || others > groups {
 		t.Errorf("%d rows of the lane are left, and %d of %d other rows came before its last", left, others, 2*groups)
 	}
-	if n := lanes.pages.Load(); n > 6 {
-		t.Errorf("the %d rows of the lane came in %d pages, want 6 at most", many, n)
+	if n := lanes.pages.Load(); waiting != (n <= 6) || !waiting && n < many/replay.SmallPage {
+		t.Errorf("the %d rows of the lane came in %d pages, and its own live rows wait: %t", many, n, waiting)
 	}
 }

@@ -44,12 +44,12 @@ type laneTurn struct {
 	store.ReplayLane
 	live, target *target
 
-	// held is true while the live lane is held, which began at since. quiescent is
-	// true if none of its rows is in flight.
-	held, quiescent bool
-	since           time.Time
-	lastRead        int64 // number of the last row that was read
-	allRead         bool  // no row is left to read
+	// held is true while the live lane is held, which began at since. Then quiescent is true if none of
+	// its rows is in flight, and waiting if live rows wait for the end of the turn.
+	held, quiescent, waiting bool
+	since                    time.Time
+	lastRead                 int64 // number of the last row that was read
+	allRead                  bool  // no row is left to read
 }
 
 func newPlayer(r *jobRun) *player {
@@ -149,7 +149,7 @@ func (p *player) round(ctx context.Context, now time.Time) (next time.Duration, 
 		if err := p.saveJob(ctx, p.Job, store.JobPlaying, ""); err != nil {
 			return 0, err
 		}
-		if p.hasUnread() {
+		if p.isAwaited() {
 			return 0, nil
 		}
 		return 0, p.sleepAttending(ctx, p.pauseAfter(now))
@@ -204,13 +204,14 @@ func (p *player) updateTurns(now time.Time) {
 		if !t.held {
 			continue
 		}
-		var paused bool
-		if t.quiescent, paused = t.live.Lanes.Quiescent(key); paused {
+		held := t.live.Lanes.HeldLane(key)
+		t.quiescent, t.waiting = held.Quiescent, held.Waiting
+		if held.Paused {
 			p.paused[key] = true
 		} else {
 			delete(p.paused, key)
 		}
-		if inMemory == 0 && (paused || now.Sub(t.since) >= quiesceTimeout) {
+		if inMemory == 0 && (held.Paused || now.Sub(t.since) >= quiesceTimeout) {
 			p.endTurn(t)
 			p.scan.deferred[key] = now.Add(deferDuration)
 		}
@@ -229,7 +230,7 @@ func (p *player) updateHold(t *laneTurn, inMemory int, now time.Time) {
 		t.held, t.since = true, now
 	case !wanted && t.held:
 		t.live.Lanes.ReleaseReplayHold(p.ID, t.LaneKey)
-		t.held, t.quiescent = false, false
+		t.held, t.quiescent, t.waiting = false, false, false
 	}
 }
 

@@ -70,19 +70,22 @@ func (p *player) hasBegun(e *target) bool {
 	return false
 }
 
-// page returns the most rows of the next page, for nextTurns. A lane that has begun gets them all at once,
-// although live rows flow, because its own are on hold.
+// page returns the most rows of the next page, for nextTurns. A lane whose own live rows wait gets more at
+// once, although others flow.
 func (p *player) page(turns []*laneTurn, room int) int {
-	if turns[0].lastRead > 0 && p.isThrottled() {
-		return min(room, begunPageRows)
+	if turns[0].isAwaited() && p.isThrottled() {
+		return min(room, awaitedPageRows)
 	}
 	return p.pageSize(room)
 }
 
-// hasUnread reports whether a lane has begun and has rows left to read.
-func (p *player) hasUnread() bool {
+// isAwaited reports whether live rows wait for a lane that has begun and has rows left to read.
+func (t *laneTurn) isAwaited() bool { return t.waiting && t.lastRead > 0 && !t.allRead }
+
+// isAwaited reports whether live rows wait for a lane that has begun.
+func (p *player) isAwaited() bool {
 	for _, t := range p.turns {
-		if t.lastRead > 0 && !t.allRead {
+		if t.isAwaited() {
 			return true
 		}
 	}
@@ -200,7 +203,7 @@ func (p *player) sendPage(ctx context.Context, e *target, lanes []*laneTurn, mos
 	for _, t := range lanes {
 		if t.live != t.target { // the target gets no live rows of the group
 			t.live.Lanes.ReleaseReplayHold(p.ID, t.LaneKey)
-			t.held, t.quiescent = false, false
+			t.held, t.quiescent, t.waiting = false, false, false
 		}
 	}
 

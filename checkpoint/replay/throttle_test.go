@@ -33,6 +33,8 @@ func TestThrottleForLiveRows(t *testing.T) {
 				t.Errorf("%s, a page of %s: got a pause of %s, want %s: %v", when, takes, time.Since(slept), rests, err)
 			}
 		}
+		expect("at its start", 2*time.Millisecond, pauseFactor*2*time.Millisecond, throttledPageRows)
+		time.Sleep(quietPeriod)
 		expect("with nothing live", 2*time.Millisecond, 0, 1000)
 		one.gone++
 		expect("with a live row", 2*time.Millisecond, pauseFactor*2*time.Millisecond, throttledPageRows)
