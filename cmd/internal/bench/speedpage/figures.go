@@ -37,10 +37,9 @@ func renderFigures(folder string) (string, error) {
 			return "", fmt.Errorf("%s: no latency or no drain; run make bench", db.file)
 		}
 		if b.Len() == 0 {
-			m := &all["latency"].Machine
-			fmt.Fprintf(&b, "Measured on one machine with %d cores (%s). Database, relay, writers and receiver share\n"+
-				"them, and every commit is flushed to disk. In parentheses: the *floor*, the least program that\n"+
-				"reads, claims, sends and completes the same rows.\n\n", m.Cores, m.Processor)
+			fmt.Fprintf(&b, "Measured on machines with %d cores. Database, relay, writers and receiver share them, and\n"+
+				"every commit is flushed to disk. In parentheses: the *floor*, the least program that reads,\n"+
+				"claims, sends and completes the same rows, in turns with the relay on the same machine.\n\n", all["latency"].Machine.Cores)
 			b.WriteString("| Database | Commit to receiver, p50, 300 rows/s | Commit to receiver, p99, 300 rows/s | Backlog of 200 000 rows in 1000 groups |\n|---|---|---|---|\n")
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", db.title,
