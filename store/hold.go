@@ -63,8 +63,12 @@ type KindHash [4]byte
 //
 // The outbox is not part of the hash.
 func (k LaneKey) Hash() (h LaneHash) {
-	kind := sha256.Sum256([]byte(k.Kind))
-	text := binary.BigEndian.AppendUint64(nil, uint64(len(k.Kind)))
+	kind := KindHash{0xe3, 0xb0, 0xc4, 0x42} // of "", which most lanes have
+	if k.Kind != "" {
+		sum := sha256.Sum256([]byte(k.Kind))
+		kind = KindHash(sum[:len(kind)])
+	}
+	text := binary.BigEndian.AppendUint64(make([]byte, 0, 128), uint64(len(k.Kind)))
 	text = append(text, k.Kind...)
 	if k.Group.Valid {
 		text = append(append(text, 1), k.Group.Name...)
@@ -72,7 +76,7 @@ func (k LaneKey) Hash() (h LaneHash) {
 		text = append(text, 0)
 	}
 	lane := sha256.Sum256(text)
-	n := copy(h[:], kind[:len(KindHash{})])
+	n := copy(h[:], kind[:])
 	copy(h[n:], lane[:])
 	return h
 }

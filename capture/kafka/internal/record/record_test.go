@@ -129,3 +129,16 @@ func BenchmarkRow(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkSplit makes records of transactions of one row.
+func BenchmarkSplit(b *testing.B) {
+	row := samples()[5]
+	s := NewSplitter(7, 64, row.After)
+	batch := capture.Batch{Position: row.End, Items: []store.Item{row.Item}}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.Split(&batch, func(int, *Record) error { return nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -43,12 +43,14 @@ type Splitter struct {
 	parts []part
 	after store.Position // the last position of the log
 	open  bool           // the transaction after it has begun
+	at    []int          // the partitions of a batch's rows
 }
 
 // part is the state of one partition.
 type part struct {
 	number uint64 // of the next record
 	index  uint64 // rows of the open transaction
+	last   int    // its last row in the batch
 	idle   bool   // it had no record since the last Idle
 
 	// done is where the last transaction with rows of the partition ended, or where the feeder
@@ -157,21 +159,21 @@ func (s *Splitter) Idle(waits func(partition int) bool, to func(partition int, r
 	return nil
 }
 
-// Split passes the records of a batch. The batch is of one transaction.
+// Split passes the records of a batch, each until the call returns. The batch is of one transaction.
 func (s *Splitter) Split(b *capture.Batch, to func(partition int, r *Record) error) error {
-	last := map[int]int{} // the last row of each partition
-	if b.Position != "" {
-		for i := range b.Items {
-			last[Partition(&b.Items[i], len(s.parts))] = i
-		}
-	}
+	s.at = s.at[:0]
 	for i := range b.Items {
 		at := Partition(&b.Items[i], len(s.parts))
-		s.parts[at].index++
-		r := Record{Kind: Row, After: s.after, Index: s.parts[at].index, Item: b.Items[i]}
-		if n, ok := last[at]; ok && n == i {
+		s.at, s.parts[at].last = append(s.at, at), i
+	}
+	var r Record
+	for i, at := range s.at {
+		p := &s.parts[at]
+		p.index++
+		r = Record{Kind: Row, After: s.after, Index: p.index, Item: b.Items[i]}
+		if b.Position != "" && p.last == i {
 			r.End = b.Position
-			s.parts[at].index, s.parts[at].done = 0, b.Position
+			p.index, p.done = 0, b.Position
 		}
 		s.open = true
 		if err := s.row(at, &r, to); err != nil {
