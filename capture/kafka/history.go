@@ -191,15 +191,16 @@ func (s *Source) findStart(ctx context.Context, begin int64, starter record.Star
 	return from, found, err
 }
 
-// advance reads from a place to an offset, and returns the place there. A Gap moves the place behind it, because the
-// rows that only the tables have were committed before it.
+// advance reads from a place to an offset, and returns the place there. A gap moves the place behind it, because the
+// rows that only the tables have were committed before it. So does the first record of a topic: its feeder
+// may know the records of another.
 func (s *Source) advance(ctx context.Context, from record.Place, to int64) (record.Place, error) {
 	cursor := record.NewCursor(from)
 	err := s.scan(ctx, from.Offset, to, func(got *record.Record, offset int64) (bool, error) {
 		_, err := cursor.Take(got, offset, s.cfg.Database.Compare)
 		var gap *record.GapError
 		switch {
-		case errors.As(err, &gap) && got.Kind == record.Gap:
+		case errors.As(err, &gap) && (got.IsGap() || offset == 0):
 			cursor, err = record.NewCursor(record.Place{Offset: offset + 1, Epoch: got.Epoch, Number: got.Number + 1}), nil
 		case errors.As(err, &gap):
 			err = fault.Lostf("%s: offset %d: %v", s, offset, gap)

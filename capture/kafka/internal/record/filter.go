@@ -42,6 +42,10 @@ type GapError struct{ Reason string }
 
 func (e *GapError) Error() string { return e.Reason }
 
+// IsGap reports whether rows that were committed before a record may be in no partition, only in the tables: the
+// database's log was lost, or the topic had another number of partitions for a while.
+func (r *Record) IsGap() bool { return r.Kind == Gap || r.Kind == Leader && r.AckedEpoch == 0 }
+
 // Take advances the place behind a record, and reports whether the shard has not seen it before. The
 // caller sets the offset. compare orders positions of the database's log.
 //
@@ -53,6 +57,9 @@ func (p *Place) Take(r *Record, compare func(a, b store.Position) int) (fresh bo
 	case r.Epoch < p.Epoch, r.Epoch == p.Epoch && r.Number < p.Number:
 		return false, nil
 	case r.Epoch > p.Epoch && r.Kind == Leader && r.Number == 0:
+		if p.Epoch > 0 && r.IsGap() {
+			return false, &GapError{fmt.Sprintf("the feeder of epoch %d does not know which records this partition has: it had no checkpoint, or one of another number of partitions", r.Epoch)}
+		}
 		if p.Epoch < r.AckedEpoch || p.Epoch == r.AckedEpoch && p.Number < r.Acked {
 			return false, &GapError{fmt.Sprintf("the partition lacks the records up to number %d of epoch %d, which Kafka had stored; this shard is at number %d of epoch %d", r.Acked-1, r.AckedEpoch, p.Number, p.Epoch)}
 		}

@@ -55,7 +55,8 @@ type Record struct {
 	Partitions int // of a Leader
 
 	// AckedEpoch and Acked, of a Leader, are the place that a shard has at least, unless Kafka has
-	// lost records: the feeder's checkpoint rests on those of AckedEpoch with a number below Acked.
+	// lost records: the feeder's checkpoint rests on those of AckedEpoch with a number below Acked. Without
+	// such a checkpoint AckedEpoch is 0.
 	AckedEpoch store.Epoch
 	Acked      uint64
 
