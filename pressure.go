@@ -35,7 +35,8 @@ const spillLead = retainedInterval + time.Second
 // rows/s the log passed its limit by 4 %).
 const marginShare = 8
 
-// pinnedAfter is how long the checkpoint may stand still until rows in memory count as what holds the log.
+// pinnedAfter is how long the checkpoint may take to pass what was read, until rows in memory count as what holds
+// the log. A row that takes seconds would otherwise hold it for as long as others pass.
 const pinnedAfter = 10 * time.Second
 
 // maxBufferFactor limits the rows a sink may hold while it spills, as a multiple of its
@@ -213,10 +214,11 @@ type pressure struct {
 	growth       growth
 
 	// Of catchesUp.
-	saved    store.Position
-	savedAt  time.Time // when the checkpoint moved
-	unread   int64     // the log when its end at the start was read; 0 before
-	caughtUp bool      // the ordinary limit applies from now on
+	compare  func(a, b store.Position) int
+	mark     store.Position // what was read when the checkpoint had passed the mark before
+	markedAt time.Time
+	unread   int64 // the log when its end at the start was read; 0 before
+	caughtUp bool  // the ordinary limit applies from now on
 }
 
 // run checks the retained log until the context ends and returns the context's error.
@@ -285,7 +287,8 @@ func (g *growth) lead(limit int64) int64 {
 // all lanes are, but not while the relay catches up: to spill a backlog takes longer, and writes more log.
 func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 	limit := p.limit(retained)
-	saved := p.progress.current(now).saved.Position
+	session := p.progress.current(now)
+	saved := session.saved.Position
 	unsaved := saved == ""
 	near := retained.Bytes+p.growth.lead(limit)+limit/marginShare >= limit || unsaved
 	if retained.Bytes >= limit/2 || unsaved {
@@ -295,7 +298,8 @@ func (p *pressure) enforceLimit(retained capture.RetainedLog, now time.Time) {
 		}
 	}
 
-	catchesUp := p.catchesUp(retained, saved, now) && !unsaved
+	read, _ := session.lastRead()
+	catchesUp := p.catchesUp(retained, saved, read, now) && !unsaved
 	p.intake.setLogPressure(retained.Bytes >= limit && !catchesUp || unsaved)
 	p.notePressure(near && !catchesUp, unsaved, retained.Bytes, limit, now)
 	if !near {
@@ -327,20 +331,20 @@ func (p *pressure) notePressure(pressed, unsaved bool, bytes, limit int64, now t
 
 // catchesUp reports whether the log is long because the relay has not read it yet, as after an outage, and reads it as
 // fast as if it spilled its rows. To spill them would free little then.
-func (p *pressure) catchesUp(retained capture.RetainedLog, saved store.Position, now time.Time) bool {
-	if saved != p.saved || p.savedAt.IsZero() {
-		p.saved, p.savedAt = saved, now
+func (p *pressure) catchesUp(retained capture.RetainedLog, saved, read store.Position, now time.Time) bool {
+	if saved == "" || p.mark == "" || p.compare(saved, p.mark) >= 0 {
+		p.mark, p.markedAt = read, now
 	}
 	behind := p.intake.behind.Load()
 	if !behind && p.unread == 0 {
 		p.unread = retained.Bytes // of the outcomes that were written meanwhile
 	}
 	switch {
-	case !p.intake.delivers.Load(), now.Sub(p.savedAt) > pinnedAfter:
+	case !p.intake.delivers.Load(), now.Sub(p.markedAt) > pinnedAfter:
 		p.caughtUp = true // do not flap
 	case retained.Limit > 0 && retained.Bytes >= retained.Limit/2:
 		p.caughtUp = true
-	case !behind && (retained.Bytes > p.unread || retained.Bytes < p.limit(retained)):
+	case !behind && (retained.Bytes > p.unread+p.limit(retained)/marginShare || retained.Bytes < p.limit(retained)):
 		p.caughtUp = true
 	}
 	return !p.caughtUp

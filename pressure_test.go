@@ -1,6 +1,7 @@
 package sluicebox
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -64,34 +65,43 @@ func TestSpillingStartsBeforeTheLimit(t *testing.T) {
 func TestABacklogIsDeliveredInsteadOfSpilled(t *testing.T) {
 	const limit, backlog = 1 << 30, 3 << 30
 	type check struct {
-		bytes, server     int64
-		slow, read, stuck bool // read: up to the end at the start; stuck: the checkpoint
+		bytes, server int64
+		slow, read    bool // read: up to the end at the start
+		// The checkpoint passes what was read, unless it stands still, with rows in memory or without, or is far behind.
+		stuck, silent, crawls bool
 	}
+	byText := func(a, b store.Position) int { return strings.Compare(string(a), string(b)) }
 	for name, c := range map[string]struct {
 		checks []check
 		want   bool
 	}{
-		"a backlog":                 {[]check{{bytes: backlog}, {bytes: 3 * backlog}}, true},
-		"its outcomes":              {[]check{{bytes: backlog}, {bytes: backlog, read: true}, {bytes: backlog / 2, read: true}}, true},
-		"rows written since":        {[]check{{bytes: backlog, read: true}, {bytes: backlog + 1, read: true}}, false},
-		"more again":                {[]check{{bytes: limit - 1, read: true}, {bytes: backlog, read: true}}, false},
-		"a slow receiver":           {[]check{{bytes: backlog, slow: true}}, false},
-		"was slow":                  {[]check{{bytes: backlog, slow: true}, {bytes: backlog}}, false},
-		"a row in flight for long":  {[]check{{bytes: backlog}, {bytes: backlog, stuck: true}}, false},
-		"a server with a far limit": {[]check{{bytes: backlog, server: 2*backlog + 2}}, true},
-		"a server near its limit":   {[]check{{bytes: backlog, server: 2 * backlog}}, false},
+		"a backlog":                   {[]check{{bytes: backlog}, {bytes: 3 * backlog}}, true},
+		"its outcomes":                {[]check{{bytes: backlog}, {bytes: backlog, read: true}, {bytes: backlog / 2, read: true}}, true},
+		"rows written since":          {[]check{{bytes: backlog, read: true}, {bytes: backlog + limit/marginShare + 1, read: true}}, false},
+		"more again":                  {[]check{{bytes: limit - 1, read: true}, {bytes: backlog, read: true}}, false},
+		"a slow receiver":             {[]check{{bytes: backlog, slow: true}}, false},
+		"was slow":                    {[]check{{bytes: backlog, slow: true}, {bytes: backlog}}, false},
+		"a row in flight for long":    {[]check{{bytes: backlog, stuck: true}, {bytes: backlog, stuck: true}}, false},
+		"one slow row after another":  {[]check{{bytes: backlog, crawls: true}, {bytes: backlog, crawls: true}}, false},
+		"nothing is read for a while": {[]check{{bytes: backlog}, {bytes: backlog, silent: true}, {bytes: backlog, silent: true}}, true},
+		"a server with a far limit":   {[]check{{bytes: backlog, server: 2*backlog + 2}}, true},
+		"a server near its limit":     {[]check{{bytes: backlog, server: 2 * backlog}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &Relay{}
 			r.options.Store(&Options{MaxHold: limit})
-			p, now, saved, got := &pressure{Relay: r, intake: &intake{}}, time.Now(), "p", false
+			p, now, saved, got := &pressure{Relay: r, intake: &intake{}, compare: byText}, time.Now(), "p", false
 			for _, check := range c.checks {
 				p.intake.delivers.Store(!check.slow)
 				p.intake.behind.Store(!check.read)
-				if now = now.Add(pinnedAfter + 1); !check.stuck {
+				if now = now.Add(pinnedAfter + 1); !check.stuck && !check.silent {
 					saved += "p"
 				}
-				got = p.catchesUp(capture.RetainedLog{Bytes: check.bytes, Limit: check.server}, store.Position(saved), now)
+				read := saved
+				if check.stuck || check.crawls {
+					read = "z"
+				}
+				got = p.catchesUp(capture.RetainedLog{Bytes: check.bytes, Limit: check.server}, store.Position(saved), store.Position(read), now)
 			}
 			if got != c.want {
 				t.Errorf("catches up: %t, want %t", got, c.want)

@@ -262,7 +262,7 @@ func (r *Relay) backgroundTasks(src source, st *sessionStore, in *intake, lanes 
 		in.fresh = newFreshness(epoch, src, r.mayGoUnclaimed)
 		tasks = append(tasks, in.fresh.run)
 	}
-	pressure := &pressure{Relay: r, source: src, intake: in, dispatchers: lanes, saveRequests: saveNow}
+	pressure := &pressure{Relay: r, source: src, intake: in, dispatchers: lanes, saveRequests: saveNow, compare: src.Compare}
 	return append(tasks, pressure.run)
 }
 
