@@ -204,13 +204,10 @@ func (s *scaleFleet) hasAll(i int) {
 // settled waits until all rows have arrived and are COMPLETED.
 func (s *scaleFleet) settled(rows int) {
 	s.t.Helper()
-	within(s.t, testTimeout, func() string {
+	awaitZero(s.t, fmt.Sprintf("rows of %d have not arrived", rows), func() int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if len(s.seen) < rows {
-			return fmt.Sprintf("%d rows of %d have arrived", len(s.seen), rows)
-		}
-		return ""
+		return rows - len(s.seen)
 	})
 	awaitZero(s.t, "rows that are not COMPLETED", func() int { return s.table.open(s.t) })
 	s.mu.Lock()
