@@ -79,11 +79,19 @@ func (k *fakeBackend) count(prefix byte) (sent, completed int) {
 	return sent, completed
 }
 
+// pause waits for the duration of a statement, if it has one: two timers that are due at once, in one bubble,
+// crash the race detector (Go 1.26, runtime.unlockAndRun).
+func (k *fakeBackend) pause() {
+	if k.latency > 0 {
+		<-time.After(k.latency)
+	}
+}
+
 func (k *fakeBackend) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
 	if slices.ContainsFunc(rows, func(r store.ClaimRow) bool { return k.isLocked(r.Outbox) }) {
 		<-time.After(500 * time.Millisecond) // as long as a real store waits
 	}
-	<-time.After(k.latency)
+	k.pause()
 	answers := make([]store.ClaimAnswer, len(rows))
 	for i := range rows {
 		if answers[i].Result = store.Claimed; k.isLocked(rows[i].Outbox) {
@@ -94,7 +102,7 @@ func (k *fakeBackend) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows 
 }
 
 func (k *fakeBackend) Settle(_ context.Context, _ store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
-	<-time.After(k.latency)
+	k.pause()
 	results := make([]store.SettleResult, len(outcomes))
 	var gone []store.SpilledRef
 	for i := range outcomes {
