@@ -16,6 +16,7 @@ import (
 	"github.com/sluicebox/sluicebox/dispatch"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -79,19 +80,13 @@ func (k *fakeBackend) count(prefix byte) (sent, completed int) {
 	return sent, completed
 }
 
-// pause waits for the duration of a statement, if it has one: two timers that are due at once, in one bubble,
-// crash the race detector (Go 1.26, runtime.unlockAndRun).
-func (k *fakeBackend) pause() {
-	if k.latency > 0 {
-		<-time.After(k.latency)
-	}
-}
-
-func (k *fakeBackend) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
+func (k *fakeBackend) Claim(ctx context.Context, _ store.Epoch, _ time.Time, rows []store.ClaimRow) ([]store.ClaimAnswer, error) {
 	if slices.ContainsFunc(rows, func(r store.ClaimRow) bool { return k.isLocked(r.Outbox) }) {
 		<-time.After(500 * time.Millisecond) // as long as a real store waits
 	}
-	k.pause()
+	if err := backoff.Sleep(ctx, k.latency); err != nil {
+		return nil, err
+	}
 	answers := make([]store.ClaimAnswer, len(rows))
 	for i := range rows {
 		if answers[i].Result = store.Claimed; k.isLocked(rows[i].Outbox) {
@@ -101,8 +96,10 @@ func (k *fakeBackend) Claim(_ context.Context, _ store.Epoch, _ time.Time, rows 
 	return answers, nil
 }
 
-func (k *fakeBackend) Settle(_ context.Context, _ store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
-	k.pause()
+func (k *fakeBackend) Settle(ctx context.Context, _ store.Epoch, outcomes []store.Outcome) ([]store.SettleResult, error) {
+	if err := backoff.Sleep(ctx, k.latency); err != nil {
+		return nil, err
+	}
 	results := make([]store.SettleResult, len(outcomes))
 	var gone []store.SpilledRef
 	for i := range outcomes {
@@ -224,6 +221,9 @@ func rowsOf(outbox, group string, ids ...string) (rows []store.Item) {
 	}
 	return rows
 }
+
+// byText compares positions in the order of their texts.
+func byText(a, b store.Position) int { return cmp.Compare(a, b) }
 
 // advance lets fake time pass and waits until everything due has happened.
 func advance(d time.Duration) {

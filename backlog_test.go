@@ -3,7 +3,6 @@ package sluicebox
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -33,6 +32,9 @@ type backlogLog struct {
 	slowGroup             bool
 }
 
+// backlogPosition is the position behind some bytes of the log.
+func backlogPosition(bytes int64) store.Position { return store.Position(fmt.Sprintf("%012d", bytes)) }
+
 func (l *backlogLog) Acknowledge(p store.Position) {
 	if n, err := strconv.ParseInt(string(p), 10, 64); err == nil {
 		l.acknowledged.Store(n)
@@ -48,12 +50,12 @@ func (l *backlogLog) Retained(context.Context) (capture.RetainedLog, error) {
 // send sends the backlog in transactions of ten rows, then a position at times.
 func (l *backlogLog) send(ctx context.Context, to chan<- capture.Batch) error {
 	for i := 0; ctx.Err() == nil; i += 10 {
-		b := capture.Batch{Position: store.Position(strconv.Itoa((i + 10) * backlogRowBytes))}
+		b := capture.Batch{Position: backlogPosition(int64(i+10) * backlogRowBytes)}
 		switch {
 		case i == l.rows-10:
 			b.Marks = []string{"m"}
 		case i >= l.rows:
-			b.Position = store.Position(strconv.FormatInt(int64(l.rows)*backlogRowBytes+l.written.Load(), 10))
+			b.Position = backlogPosition(int64(l.rows)*backlogRowBytes + l.written.Load())
 			<-time.After(50 * time.Millisecond)
 		case l.silentAfter > 0 && i == l.silentAfter:
 			<-time.After(pinnedAfter + 3*time.Second)
@@ -72,14 +74,6 @@ func (l *backlogLog) send(ctx context.Context, to chan<- capture.Batch) error {
 	}
 	return ctx.Err()
 }
-
-// backlogSaves records checkpoints as a relay does.
-type backlogSaves struct{ r *Relay }
-
-func (b backlogSaves) Saved(at store.Checkpoint) {
-	b.r.progress.update(func() { b.r.progress.saved = at })
-}
-func (backlogSaves) SaveFailed(error) {}
 
 // After an outage the log is longer than max-hold. Rows are spilled only if others wait for them in memory.
 func TestTheLogOfAnOutage(t *testing.T) {
@@ -114,18 +108,18 @@ func testTheLogOfAnOutage(t *testing.T, l *backlogLog, takes time.Duration, spil
 	cfg.MaxConcurrentGroups, cfg.APIBatchSize = 100, 10
 	d := dispatch.New(cfg, k.options(1, true, freed))
 	lanes := map[string]*dispatch.Dispatcher{"events": d}
-	tracker := checkpoint.NewTracker(store.Checkpoint{Position: "0"})
+	tracker := checkpoint.NewTracker(store.Checkpoint{Position: backlogPosition(0)})
 
-	r := &Relay{observer: noObserver{}, log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	r := &Relay{observer: noObserver{}, log: slog.New(slog.DiscardHandler), health: newHealth()}
 	r.options.Store(&Options{MaxHold: backlogMaxHold})
-	r.progress.saved, r.progress.tracker = store.Checkpoint{Position: "0"}, tracker
+	r.progress.saved, r.progress.tracker = store.Checkpoint{Position: backlogPosition(0)}, tracker
 	f := newIntake(tracker, 1, lanes, freed, func(string, int) {})
 	f.spillEnabled, f.claimsDetectSettled = true, true
 	f.onMarker = func(string, store.Position, store.Seq) { f.endCatchUp() }
 	f.beginCatchUp(&fakeStatuses{})
 	save := make(chan struct{}, 1)
-	saver := &checkpoint.Saver{Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: l, Source: l, Epoch: 1, Observer: backlogSaves{r}, SaveNow: save}
-	p := &pressure{Relay: r, source: l, intake: f, dispatchers: lanes, saveRequests: save, compare: compareNumbers}
+	saver := &checkpoint.Saver{Config: checkpoint.DefaultSaverConfig(), Tracker: tracker, Store: l, Source: l, Epoch: 1, Observer: checkpointObserver{r}, SaveNow: save}
+	p := &pressure{Relay: r, source: l, intake: f, dispatchers: lanes, saveRequests: save, compare: byText}
 	end := runParts(t, d.Run, saver.Run, p.run,
 		func(ctx context.Context) error { return f.run(ctx, in) },
 		func(ctx context.Context) error { return l.send(ctx, in) })
@@ -142,10 +136,4 @@ func testTheLogOfAnOutage(t *testing.T, l *backlogLog, takes time.Duration, spil
 	if done := d.BufferLevel().Done; !spills && done < int64(l.rows) {
 		t.Errorf("%d rows of %d were delivered", done, l.rows)
 	}
-}
-
-func compareNumbers(a, b store.Position) int {
-	x, _ := strconv.ParseInt(string(a), 10, 64)
-	y, _ := strconv.ParseInt(string(b), 10, 64)
-	return int(x - y)
 }

@@ -72,7 +72,6 @@ func newRoutedFixture(t *testing.T, saved store.Checkpoint) *routedFixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	byText := func(a, b store.Position) int { return strings.Compare(string(a), string(b)) }
 	f.trackers = checkpoint.NewTrackers(saved, byText)
 	f.intake = newIntake(f.trackers.Rest(), 7, f.lanes, freed, func(string, int) {})
 	f.fan = fan
@@ -223,7 +222,6 @@ func runRoutes(t *testing.T, buffer int, routes []Route, test func(r *threeRoute
 		if err != nil {
 			t.Fatal(err)
 		}
-		byText := func(a, b store.Position) int { return strings.Compare(string(a), string(b)) }
 		begin := store.Checkpoint{Legs: map[string]store.LegMark{}}
 		for name := range lanes {
 			begin.Legs[name] = store.LegMark{}

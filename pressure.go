@@ -35,8 +35,8 @@ const spillLead = retainedInterval + time.Second
 // rows/s the log passed its limit by 4 %).
 const marginShare = 8
 
-// pinnedAfter is how long the checkpoint may take to pass what was read, until rows in memory count as what holds
-// the log. A row that takes seconds would otherwise hold it for as long as others pass.
+// pinnedAfter is how long the checkpoint may take to pass the position that the relay had read. After that, rows in memory
+// count as the cause of a long log. A row that takes seconds would otherwise hold it for as long as others pass.
 const pinnedAfter = 10 * time.Second
 
 // maxBufferFactor limits the rows a sink may hold while it spills, as a multiple of its
@@ -215,7 +215,7 @@ type pressure struct {
 
 	// Of catchesUp.
 	compare  func(a, b store.Position) int
-	mark     store.Position // what was read when the checkpoint had passed the mark before
+	mark     store.Position // the position read when the checkpoint had passed the mark before
 	markedAt time.Time
 	unread   int64 // the log when its end at the start was read; 0 before
 	caughtUp bool  // the ordinary limit applies from now on

@@ -1,7 +1,6 @@
 package sluicebox
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -67,10 +66,9 @@ func TestABacklogIsDeliveredInsteadOfSpilled(t *testing.T) {
 	type check struct {
 		bytes, server int64
 		slow, read    bool // read: up to the end at the start
-		// The checkpoint passes what was read, unless it stands still, with rows in memory or without, or is far behind.
+		// The checkpoint passes the position read, unless it stands still, with rows in memory or without, or is far behind.
 		stuck, silent, crawls bool
 	}
-	byText := func(a, b store.Position) int { return strings.Compare(string(a), string(b)) }
 	for name, c := range map[string]struct {
 		checks []check
 		want   bool

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 // fakeBackend is a store, a sink and an observer. Its statements and requests take as much
@@ -91,24 +92,10 @@ func poisoned(id string) func([]string) sink.Result {
 	}
 }
 
-// pause waits for a duration, if there is one: a timer that is due at once is run by the goroutine
-// that reads it, and two of those at once in one bubble crash the race detector (Go 1.26, runtime.unlockAndRun).
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
 // statement waits for the duration of a statement about rows. The caller holds the lock
 // when it returns.
 func (d *fakeBackend) statement(ctx context.Context, ids []string) error {
-	err := pause(ctx, d.latency)
+	err := backoff.Sleep(ctx, d.latency)
 	d.mu.Lock()
 	d.statementTimes = append(d.statementTimes, time.Since(d.began))
 	for _, id := range ids {
@@ -180,7 +167,7 @@ func (d *fakeBackend) Settle(ctx context.Context, _ store.Epoch, outcomes []stor
 	}
 	var wait time.Duration
 	d.set(func() { wait = d.settleLatency })
-	err := errors.Join(pause(context.WithoutCancel(ctx), wait), d.statement(ctx, ids))
+	err := errors.Join(backoff.Sleep(context.WithoutCancel(ctx), wait), d.statement(ctx, ids))
 	defer d.mu.Unlock()
 	for i := range outcomes {
 		if err == nil && d.refusesOutcome != nil && d.refusesOutcome(&outcomes[i]) {

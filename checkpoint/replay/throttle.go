@@ -38,7 +38,7 @@ type traffic struct {
 }
 
 func newTraffic(sinks map[string]Sink) traffic {
-	t := traffic{sinks: sinks, at: time.Now()} // nobody knows yet whether live rows flow
+	t := traffic{sinks: sinks, at: time.Now()} // the job takes it that live rows flow, until a quiet period shows that none do
 	t.finished = t.count()
 	return t
 }

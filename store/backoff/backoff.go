@@ -28,7 +28,13 @@ func (d *Doubling) Reset() { d.next = 0 }
 func (d *Doubling) Wait(ctx context.Context) error { return Sleep(ctx, d.Next()) }
 
 // Sleep waits for a time. It returns the context's error if the context ends first.
+//
+// Without a time it needs no timer. The goroutine that reads a timer which is due at once also runs it, and two such
+// goroutines in one synctest bubble crash the race detector (Go 1.26, runtime.unlockAndRun).
 func Sleep(ctx context.Context, wait time.Duration) error {
+	if wait <= 0 {
+		return ctx.Err()
+	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {

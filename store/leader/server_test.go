@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
+	"github.com/sluicebox/sluicebox/store/backoff"
 )
 
 var errGone = errors.New("the session is gone")
@@ -58,22 +59,7 @@ func (s *server) respond(ctx context.Context, name string) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return pause(ctx, slow)
-}
-
-// pause waits for a duration, if there is one: a timer that is due at once is run by the goroutine
-// that reads it, and two of those at once in one bubble crash the race detector (Go 1.26,
-// runtime.unlockAndRun).
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return backoff.Sleep(ctx, slow)
 }
 
 // holder returns the valid acquisition, nil if the lock is free. The caller holds s.mu.
@@ -92,7 +78,7 @@ func (r relay) Lock(ctx context.Context) (store.Lock, error) {
 	r.mu.Lock()
 	opening := r.opening
 	r.mu.Unlock()
-	if err := pause(ctx, opening); err != nil {
+	if err := backoff.Sleep(ctx, opening); err != nil {
 		return nil, err
 	}
 

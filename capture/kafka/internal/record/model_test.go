@@ -441,7 +441,7 @@ func (m *model) step(rnd *rand.Rand) error {
 		m.own(p)
 	case n < 10 && m.losesTails:
 		m.loseTail(p, 1+rnd.IntN(20))
-	case n < 11:
+	case n < 11 && rnd.IntN(3) == 0:
 		m.elsewhere()
 	case n < 14:
 		m.commit([][]int{{}})
