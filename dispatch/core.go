@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"cmp"
+	"hash/crc32"
 	"math/rand/v2"
 	"time"
 
@@ -51,7 +53,7 @@ type core struct {
 func newCore(cfg Config, of lanes.Config) *core {
 	c := &core{
 		cfg: cfg, lanes: lanes.NewSet(of),
-		outcomes: pending.NewQueue[owner](lanes.VisibilityWait), delivered: map[string]time.Time{}, trail: trail.NewRing(trailRows), kept: trail.NewKept(keptRows),
+		delivered: map[string]time.Time{}, trail: trail.NewRing(trailRows), kept: trail.NewKept(keptRows),
 	}
 	if cfg.Chain {
 		c.lanes.Requests.Chains = chain.New[lanes.Name](rand.Uint64())
@@ -59,9 +61,21 @@ func newCore(cfg Config, of lanes.Config) *core {
 	c.answers = answers{core: c, policy: cfg.policy(), pings: pings{core: c}}
 	c.replays, c.operator = newReplays(c), operator{core: c, blocked: map[store.Ref]*lane{}, skips: map[string]skipped{}}
 	c.late = lateClaims{core: c}
+	c.outcomes = pending.NewQueue(pending.Config[owner]{EarlyWait: lanes.VisibilityWait, Half: halves(c.lanes), MinHalf: minHalf})
 	c.spill = spill.New(spill.Config{BatchRows: cfg.APIBatchSize, BufferRows: cfg.BufferRows}, c.lanes, c)
 	c.overtaken = newFrontiers(&c.lanes.Memory, c.spill.Row)
 	return c
+}
+
+// minHalf is from how many outcomes of half of the lanes on they are written by themselves.
+const minHalf = 200
+
+// halves divides the outcomes of lanes.
+func halves(of *lanes.Set) func(*outcome) int {
+	return func(o *outcome) int {
+		name := of.NameOf(&o.Of.Row.Item)
+		return int(crc32.ChecksumIEEE([]byte(cmp.Or(name.RowID, name.Group.Name))) & 1)
+	}
 }
 
 // lanes returns the configuration of the lanes.
@@ -240,7 +254,7 @@ func (c *core) nextWake(now time.Time) (at time.Time, ok bool) {
 		return at, ok
 	}
 
-	if slow := c.late.slowFrom(); c.lanes.Requests.Fresh.Wait && slow.After(now) {
+	if slow, some := c.late.slowFrom(); some && c.lanes.Requests.Fresh.Wait && slow.After(now) {
 		sooner(slow)
 	}
 	if next, some := c.lanes.Requests.NextPacedClaim(now); some && next.After(now) {

@@ -4,6 +4,8 @@ import (
 	"iter"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/sluicebox/sluicebox/dispatch/internal/breaker"
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
 	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
@@ -127,7 +129,26 @@ func forceOpen(r *receiver) {
 }
 
 // unwrittenCount is the number of outcomes that wait for the next write.
-func (c *core) unwrittenCount() int { return len(c.outcomes.Waiting()) }
+func (c *core) unwrittenCount() int { return c.outcomes.Waiting() }
+
+// splitOutcomes sets from how many outcomes on a half of the lanes has its own batch.
+func (c *core) splitOutcomes(from int) {
+	c.outcomes = pending.NewQueue(pending.Config[owner]{EarlyWait: lanes.VisibilityWait, Half: halves(c.lanes), MinHalf: from})
+}
+
+// checkBatches checks that no lane has outcomes in two batches.
+func checkBatches(t *rapid.T, c *core, batches [pending.Writers][]outcome) {
+	of := map[LaneName]int{}
+	for writer, batch := range batches {
+		for i := range batch {
+			name := c.lanes.NameOf(&outcomeRow(&batch[i]).Item)
+			if other, found := of[name]; found && other != writer {
+				t.Fatalf("outcomes of lane %v are in both batches", name)
+			}
+			of[name] = writer
+		}
+	}
+}
 
 // outcomeRow and outcomeLane return the row of an outcome, and the lane that waits for it; nil if
 // the lane went on.
@@ -315,15 +336,16 @@ func (c *core) pinged(p *ping, res *sink.Result, ok bool, began, now time.Time) 
 }
 
 // What operators and replays ask for.
-func (c *core) nextOutcomes(limit int) []outcome             { return c.late.nextOutcomes(limit, time.Time{}) }
-func (c *core) pause(name LaneName, h store.Hold)            { c.operator.pause(name, h) }
-func (c *core) resume(l *lane, now time.Time)                { c.operator.resume(l, now) }
-func (c *core) unblock(l *lane, now time.Time)               { c.operator.unblock(l, now) }
-func (c *core) restore(holds []store.Hold)                   { c.operator.restore(holds) }
-func (c *core) requeue(items []store.Item)                   { c.operator.requeue(items) }
-func (c *core) trackSettled(on bool)                         { c.operator.trackSettled(on) }
-func (c *core) retryNow(l *lane) error                       { return c.operator.retryNow(l) }
-func (c *core) releaseFixed(refs []store.Ref, now time.Time) { c.operator.releaseFixed(refs, now) }
+func (c *core) nextOutcomes(limit int) []outcome                    { return c.late.nextOutcomes(0, limit, time.Time{}) }
+func (c *core) written(results []store.SettleResult, now time.Time) { c.wrote(0, results, now) }
+func (c *core) pause(name LaneName, h store.Hold)                   { c.operator.pause(name, h) }
+func (c *core) resume(l *lane, now time.Time)                       { c.operator.resume(l, now) }
+func (c *core) unblock(l *lane, now time.Time)                      { c.operator.unblock(l, now) }
+func (c *core) restore(holds []store.Hold)                          { c.operator.restore(holds) }
+func (c *core) requeue(items []store.Item)                          { c.operator.requeue(items) }
+func (c *core) trackSettled(on bool)                                { c.operator.trackSettled(on) }
+func (c *core) retryNow(l *lane) error                              { return c.operator.retryNow(l) }
+func (c *core) releaseFixed(refs []store.Ref, now time.Time)        { c.operator.releaseFixed(refs, now) }
 func (c *core) insertFound(items []store.Item, now time.Time) int {
 	return c.operator.insertFound(items, now)
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -30,7 +31,7 @@ type Dispatcher struct {
 	member   *member // nil: no other dispatcher shares the destination
 	claims   claimer
 	sending  sending
-	outcomes writer
+	writers  [pending.Writers]writer
 	spill    spillWorker
 	breakers breakerReport
 
@@ -66,7 +67,10 @@ func New(cfg Config, opt Options) *Dispatcher {
 		of.Share, of.Breakers = d.member.share, &opt.Destination.breakers
 	}
 	d.core = newCore(cfg, of)
-	d.claims.d, d.outcomes.d, d.spill.d, d.breakers.d = d, d, d, d
+	d.claims.d, d.spill.d, d.breakers.d = d, d, d
+	for i := range d.writers {
+		d.writers[i] = writer{d: d, number: i}
+	}
 	d.sending = sending{d: d, requests: make(chan *request, cfg.MaxConcurrentGroups)}
 	d.core.lanes.Memory.LogOnly = opt.LogOnly
 	d.core.late.allowed, d.core.lanes.Requests.Fresh.Unwritten = opt.Late, opt.Unwritten
@@ -174,7 +178,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.member != nil {
 		workers.Go(func() error { return d.member.follow(work, d) })
 	}
-	workers.Go(func() error { return d.outcomes.run(work) })
+	for i := range d.writers {
+		workers.Go(func() error { return d.writers[i].run(work) })
+	}
 	workers.Go(func() error { return d.spill.run(work) })
 	workers.Go(func() error { return d.awaitTables(work) })
 	if d.opt.Replays != nil {
@@ -260,7 +266,7 @@ func (d *Dispatcher) drain(work context.Context) {
 func (d *Dispatcher) wakeWorkers() {
 	d.mu.Lock()
 	d.notifySpill()
-	write, record, changed := len(d.core.outcomes.Waiting()) > 0, d.core.replays.jobs.Waiting() > 0, d.core.replays.jobs.TakeChanged()
+	write, record, changed := d.core.outcomes.Ready(), d.core.replays.jobs.Waiting() > 0, d.core.replays.jobs.TakeChanged()
 	_, _, locked := d.core.outcomes.NextTable()
 	cleared := d.spill.cleared()
 	d.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
+	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/store"
 )
 
@@ -18,8 +19,10 @@ type lateClaims struct {
 	core    *core
 	allowed func() bool // see Options.Late
 
-	// writingSince is when the write of outcomes in flight, or due, began; zero if none is.
-	writingSince time.Time
+	// writingSince is when each write of outcomes in flight began; zero if none is. Without any, dueSince is from
+	// when on one was due.
+	writingSince [pending.Writers]time.Time
+	dueSince     time.Time
 
 	unwritten []store.ClaimAnswer // of rows that are read, each the same
 }
@@ -34,20 +37,28 @@ func (p *lateClaims) maxUnwritten() int {
 func (p *lateClaims) decide(now time.Time) {
 	fresh, outcomes := &p.core.lanes.Requests.Fresh, &p.core.outcomes
 	fresh.Allowed, fresh.Wait = false, false
-	if p.writingSince.IsZero() && len(outcomes.Waiting()) > 0 {
-		p.writingSince = now // the writer is about to begin
+	if p.dueSince.IsZero() && outcomes.Writing() == 0 && outcomes.Waiting() > 0 {
+		p.dueSince = now // a writer is about to begin
 	}
-	if p.allowed == nil || !p.writingSince.IsZero() && !now.Before(p.slowFrom()) || !p.allowed() {
+	if slow, some := p.slowFrom(); p.allowed == nil || some && !now.Before(slow) || !p.allowed() {
 		return
 	}
 	room := p.maxUnwritten() - p.waiting()
-	fresh.Allowed = outcomes.Len()-len(outcomes.Writing()) <= room
+	fresh.Allowed = outcomes.Len()-outcomes.Writing() <= room
 	// Not for outcomes that the table refuses or whose row is locked: they may take long.
-	fresh.Wait = outcomes.Refused() == 0 && len(outcomes.Waiting()) > room
+	fresh.Wait = outcomes.Refused() == 0 && outcomes.Waiting() > room
 }
 
-// slowFrom is from when on the write of outcomes in flight counts as slow.
-func (p *lateClaims) slowFrom() time.Time { return p.writingSince.Add(lanes.ClaimAfter) }
+// slowFrom is from when on a write of outcomes in flight, or due, counts as slow; false if there is none.
+func (p *lateClaims) slowFrom() (slow time.Time, ok bool) {
+	since := p.dueSince
+	for _, began := range p.writingSince {
+		if !began.IsZero() && (since.IsZero() || began.Before(since)) {
+			since = began
+		}
+	}
+	return since.Add(lanes.ClaimAfter), !since.IsZero()
+}
 
 // start begins requests with fresh rows.
 func (p *lateClaims) start(now time.Time) {
@@ -117,16 +128,16 @@ func (p *lateClaims) claimed(answers []store.ClaimAnswer, at, now time.Time) {
 	}
 }
 
-// writeEnded records that no write of outcomes is in flight.
-func (p *lateClaims) writeEnded() {
-	p.writingSince, p.core.lanes.Requests.Fresh.Wait = time.Time{}, false
+// writeEnded records that the write of a writer has ended.
+func (p *lateClaims) writeEnded(writer int) {
+	p.writingSince[writer], p.core.lanes.Requests.Fresh.Wait = time.Time{}, false
 }
 
-// nextOutcomes begins to write outcomes; see outcome.Queue.Next.
-func (p *lateClaims) nextOutcomes(limit int, now time.Time) []outcome {
-	batch := p.core.outcomes.Next(limit)
+// nextOutcomes begins to write outcomes with a writer; see outcome.Queue.Next.
+func (p *lateClaims) nextOutcomes(writer, limit int, now time.Time) []outcome {
+	batch := p.core.outcomes.Next(writer, limit)
 	if len(batch) > 0 {
-		p.writingSince = now
+		p.writingSince[writer], p.dueSince = now, time.Time{}
 	}
 	return batch
 }

@@ -326,7 +326,8 @@ func (w *coreModel) sleep(d time.Duration) {
 	wake, ok := w.core.nextWake(w.now)
 	probe := slices.ContainsFunc(w.core.endpoints(), func(r *receiver) bool { return isOpen(r) && !wake.Before(nextProbeAt(r)) })
 	late, some := w.core.nextLate()
-	slow := w.waitsForOutcomes() && !wake.Before(w.core.late.slowFrom())
+	slowFrom, _ := w.core.late.slowFrom()
+	slow := w.waitsForOutcomes() && !wake.Before(slowFrom)
 	if claims := some && !wake.Before(late) || slow; ok && !probe && !claims && !wake.After(w.now) {
 		w.t.Fatalf("what was due at %v still waits at %v", wake, w.now)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -314,40 +315,45 @@ func (w *coreModel) failure(rec *record, out sink.Outcome, alone, searching bool
 }
 
 func (w *coreModel) takeOutcomes(t *rapid.T) {
-	if len(w.writing) > 0 {
-		if more := w.core.nextOutcomes(1); more != nil {
+	writer := rapid.IntRange(0, pending.Writers-1).Draw(t, "writer")
+	if len(w.writing[writer]) > 0 {
+		if more := w.core.late.nextOutcomes(writer, 1, w.now); more != nil {
 			t.Fatalf("a second batch of outcomes: %v", more)
 		}
 		return
 	}
 	most, waiting := rapid.IntRange(1, 4).Draw(t, "most"), w.core.unwrittenCount()
-	w.writing = w.core.late.nextOutcomes(most, w.now)
-	if len(w.writing) > 0 {
-		w.writes = w.now
+	batch := w.core.late.nextOutcomes(writer, most, w.now)
+	w.writing[writer] = batch
+	if len(batch) > 0 {
+		w.writes[writer] = w.now
 	}
-	if len(w.writing) > most || len(w.writing) == 0 && waiting > 0 {
-		t.Fatalf("%d outcomes of %d, at most %d", len(w.writing), waiting, most)
+	if len(batch) > most || len(batch) == 0 && waiting > 0 && len(w.writing[1-writer]) == 0 {
+		t.Fatalf("%d outcomes of %d, at most %d", len(batch), waiting, most)
 	}
-	for _, o := range w.writing {
+	checkBatches(t, w.core, w.writing)
+	for _, o := range batch {
 		if w.table[o.ID].lateClaiming {
 			t.Fatalf("the outcome of row %s is written while it is claimed late", o.ID)
 		}
 		if w.known[o.Outbox] {
 			t.Fatalf("the outcome of row %s is tried though its table is locked", o.ID)
 		}
-		if r := w.table[o.ID]; r.refusals > 0 && (len(w.writing) > 1 || w.now.Before(r.due)) {
-			t.Fatalf("the outcome of row %s, refused %d times, is tried among %d, due %v, at %v", o.ID, r.refusals, len(w.writing), r.due, w.now)
+		if r := w.table[o.ID]; r.refusals > 0 && (len(batch) > 1 || w.now.Before(r.due)) {
+			t.Fatalf("the outcome of row %s, refused %d times, is tried among %d, due %v, at %v", o.ID, r.refusals, len(batch), r.due, w.now)
 		}
 	}
 }
 
 func (w *coreModel) write(t *rapid.T) {
-	if len(w.writing) == 0 {
+	writer := rapid.IntRange(0, pending.Writers-1).Draw(t, "writer")
+	batch := w.writing[writer]
+	if len(batch) == 0 {
 		return
 	}
-	results := make([]store.SettleResult, len(w.writing))
-	for i := range w.writing {
-		o := &w.writing[i]
+	results := make([]store.SettleResult, len(batch))
+	for i := range batch {
+		o := &batch[i]
 		r := w.table[o.ID]
 		if results[i] = w.settle(t, r, o); results[i].NeedsRetry() {
 			continue
@@ -359,8 +365,8 @@ func (w *coreModel) write(t *rapid.T) {
 		}
 		w.block(r, o, results[i])
 	}
-	w.writing, w.writes = nil, time.Time{}
-	w.core.written(results, w.now)
+	w.writing[writer], w.writes[writer] = nil, time.Time{}
+	w.core.wrote(writer, results, w.now)
 	w.check()
 }
 

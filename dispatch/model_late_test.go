@@ -8,15 +8,16 @@ import (
 	"pgregory.net/rapid"
 
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
+	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/store"
 )
 
 // lateModel is the model of fresh rows and of late claims.
 type lateModel struct {
-	late     bool      // fresh rows may go unclaimed at all
-	allowed  bool      // and now
-	lateRows []*row    // being claimed late
-	writes   time.Time // when the write of outcomes in flight began
+	late     bool                       // fresh rows may go unclaimed at all
+	allowed  bool                       // and now
+	lateRows []*row                     // being claimed late
+	writes   [pending.Writers]time.Time // when each write of outcomes in flight began
 }
 
 // freshness is what the model knows of a row that the log has just brought.
@@ -122,10 +123,12 @@ func (w *coreModel) checkPermission(what string) {
 	if !w.late || !w.allowed || w.frozen {
 		w.t.Fatalf("an unclaimed request is %s; late %v, allowed %v, frozen %v", what, w.late, w.allowed, w.frozen)
 	}
-	if !w.writes.IsZero() && w.now.Sub(w.writes) >= lanes.ClaimAfter {
-		w.t.Fatalf("an unclaimed request is %s at %v, while outcomes are being written since %v", what, w.now, w.writes)
+	for _, began := range w.writes {
+		if !began.IsZero() && w.now.Sub(began) >= lanes.ClaimAfter {
+			w.t.Fatalf("an unclaimed request is %s at %v, while outcomes are being written since %v", what, w.now, began)
+		}
 	}
-	unwritten := -len(w.writing)
+	unwritten := -len(w.writing[0]) - len(w.writing[1])
 	for range w.core.unwrittenOutcomes() {
 		unwritten++
 	}
@@ -171,7 +174,7 @@ func (w *coreModel) answerCheck(t *rapid.T, req *request) (goesOn bool) {
 
 // waitsForOutcomes reports whether lanes wait until outcomes are written, so that their rows need no claim.
 func (w *coreModel) waitsForOutcomes() bool {
-	return w.core.lanes.Requests.Fresh.Wait && w.late && len(w.writing)+w.core.unwrittenCount() > 0
+	return w.core.lanes.Requests.Fresh.Wait && w.late && len(w.writing[0])+len(w.writing[1])+w.core.unwrittenCount() > 0
 }
 
 // waitsForSender reports whether a ready lane waits for a sender to send its head unclaimed.

@@ -167,7 +167,7 @@ func (y *spillModel) checkSpilled() {
 			y.t.Fatalf("lane %s shrinks and is forgotten", l.Name)
 		}
 	}
-	if y.results == nil && len(y.spilled.items) != counts.spilled {
+	if !y.isUnreported() && len(y.spilled.items) != counts.spilled {
 		y.t.Fatalf("%d rows are spilled, %d are counted\n%s", len(y.spilled.items), counts.spilled, y.describe())
 	}
 	y.checkWaiting()
@@ -190,7 +190,7 @@ func (y *spillModel) checkSpilled() {
 // checkWaiting compares the core's number of waiting rows with the rows themselves.
 func (y *spillModel) checkWaiting() {
 	c := y.core
-	if y.results != nil || y.ended {
+	if y.isUnreported() || y.ended {
 		return
 	}
 	waiting := map[any]bool{}

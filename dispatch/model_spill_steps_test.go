@@ -147,22 +147,34 @@ func (y *spillModel) takeOutcomes(t *rapid.T) {
 			y.core.unlockTable(outbox, y.now)
 		}
 	}
-	if len(y.writing) > 0 {
-		return
+	for _, writer := range y.drawWriters(t) {
+		if len(y.writing[writer]) == 0 {
+			y.writing[writer] = y.core.late.nextOutcomes(writer, rapid.IntRange(1, 10).Draw(t, "most"), y.now)
+		}
 	}
-	if batch := y.core.nextOutcomes(rapid.IntRange(1, 10).Draw(t, "most")); len(batch) > 0 {
-		y.writing = batch
-	}
+	checkBatches(t, y.core, y.writing)
+}
+
+// drawWriters returns one or all of those that write outcomes.
+func (y *spillModel) drawWriters(t *rapid.T) []int {
+	return rapid.SampledFrom([][]int{{0, 1}, {0}, {1}, {1, 0}}).Draw(t, "writers")
 }
 
 // write is the store: it writes an outcome and deletes the spilled row in one transaction.
-func (y *spillModel) write(*rapid.T) {
-	if len(y.writing) == 0 || y.results != nil {
+func (y *spillModel) write(t *rapid.T) {
+	for _, writer := range y.drawWriters(t) {
+		y.writeBatch(writer)
+	}
+}
+
+func (y *spillModel) writeBatch(writer int) {
+	batch := y.writing[writer]
+	if len(batch) == 0 || y.results[writer] != nil {
 		return
 	}
-	results := make([]store.SettleResult, len(y.writing))
-	for i := range y.writing {
-		o := &y.writing[i]
+	results := make([]store.SettleResult, len(batch))
+	for i := range batch {
+		o := &batch[i]
 		r := y.byID[o.ID]
 		written := y.logOnly == nil || o.Status != store.Completed // a delivery changes no row of a table without a state
 		switch {
@@ -200,16 +212,30 @@ func (y *spillModel) write(*rapid.T) {
 			y.spilled.delete(store.SpilledRef{Ref: o.Ref, Seq: o.SpilledSeq})
 		}
 	}
-	y.results = results
+	y.results[writer] = results
 }
 
+// written reports what was written.
 func (y *spillModel) written(*rapid.T) {
-	if y.results == nil {
-		return
+	for writer, results := range y.results {
+		if results != nil {
+			y.writing[writer], y.results[writer] = nil, nil
+			y.core.wrote(writer, results, y.now)
+		}
 	}
-	results := y.results
-	y.writing, y.results = nil, nil
-	y.core.written(results, y.now)
+}
+
+// isUnreported reports whether the core does not know yet what was written.
+func (y *spillModel) isUnreported() bool { return y.results[0] != nil || y.results[1] != nil }
+
+// isBeingWritten reports whether the outcome of a row is in a batch that no statement has written.
+func (y *spillModel) isBeingWritten(r *storedRow) bool {
+	for writer, batch := range y.writing {
+		if y.results[writer] == nil && slices.ContainsFunc(batch, func(o outcome) bool { return o.ID == r.id }) {
+			return true
+		}
+	}
+	return false
 }
 
 func (y *spillModel) busy() bool { return len(y.spilling) > 0 || y.reading }
@@ -292,7 +318,7 @@ func (y *spillModel) releaseLane(key store.LaneKey) {
 // resetFailed resets a FAILED row to PENDING.
 func (y *spillModel) resetFailed(t *rapid.T) {
 	failed := slices.DeleteFunc(slices.Clone(y.log), func(r *storedRow) bool {
-		return r.status != store.Failed || r.gone || slices.Contains(y.log[y.logRead:], r) || y.results == nil && slices.ContainsFunc(y.writing, func(o outcome) bool { return o.ID == r.id })
+		return r.status != store.Failed || r.gone || slices.Contains(y.log[y.logRead:], r) || y.isBeingWritten(r)
 	})
 	if len(failed) == 0 {
 		return
@@ -375,7 +401,7 @@ func (y *spillModel) end(t *rapid.T) {
 			y.spill(t) // ends it
 		}
 		for range 300 {
-			if y.takeOutcomes(t); len(y.writing) == 0 {
+			if y.takeOutcomes(t); len(y.writing[0])+len(y.writing[1])+y.core.unwrittenCount() == 0 {
 				break
 			}
 			y.write(t)

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -41,21 +42,22 @@ type spillModel struct {
 	batches  []*logBatch // of this session, in order
 	claiming []*request
 	sending  []*request
-	writing  []outcome
+	writing  [pending.Writers][]outcome
 	spilling []store.Item
 	reading  bool
 	answers  [][]store.Item
 	each     int
 
-	catchUpEnd int                  // length of the log at the start
-	logRead    int                  // length of the log read in this session
-	results    []store.SettleResult // of writing, not yet reported
+	catchUpEnd int                                   // length of the log at the start
+	logRead    int                                   // length of the log read in this session
+	results    [pending.Writers][]store.SettleResult // of writing, not yet reported
 	ended      bool
 	found      []store.Item // by a sweep that waits for its marker
 	sweepStep  int          // 0: none, 1: it has its snapshot, 2: it waits for the marker
 	mark       int          // in the log
 
 	whole bool // see Options.SpillWhole; no log-only outbox is polled
+	split int  // see outcome.Config.MinHalf
 
 	spillReplayModel // replayed rows
 }
@@ -124,6 +126,7 @@ func newSpillModel(t *rapid.T) *spillModel {
 		y.logOnly = map[string]bool{"box EVENT": true, "box JOB": true}
 		y.spilled.keepsContent, y.cfg.BufferBytes = true, 16 // the ninth row of others loses its payload
 	}
+	y.split = rapid.IntRange(1, 4).Draw(t, "outcomes of a half")
 	y.whole = y.logOnly == nil && rapid.IntRange(0, 2).Draw(t, "whole") == 0
 	y.start()
 	return y
@@ -137,14 +140,16 @@ func (y *spillModel) start() {
 		return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20, Endpoint: kind}
 	}
 	y.core = newTestCore(y.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
+	y.core.splitOutcomes(y.split)
 	y.core.enableSpill()
 	if y.whole {
 		y.core.spill.SpillWhole()
 	}
 	y.core.lanes.Memory.LogOnly = y.logOnly
-	y.claiming, y.sending, y.writing, y.batches = nil, nil, nil, nil
+	y.claiming, y.sending, y.batches = nil, nil, nil
+	y.writing, y.results = [pending.Writers][]outcome{}, [pending.Writers][]store.SettleResult{}
 	y.spilling, y.reading, y.answers = nil, false, nil
-	y.results, y.ended, y.found, y.sweepStep = nil, false, nil, 0
+	y.ended, y.found, y.sweepStep = false, nil, 0
 	y.startReplay()
 	cut := y.logLost
 	y.logLost = false

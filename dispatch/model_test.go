@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	pending "github.com/sluicebox/sluicebox/dispatch/internal/outcome"
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -30,6 +31,7 @@ type coreModel struct {
 	// unclaimed: claims write nothing and check no row of the log.
 	unclaimed bool
 	canPing   bool // the sink is a Pinger
+	split     int  // see outcome.Config.MinHalf
 
 	keys    []store.LaneKey
 	table   map[string]*record
@@ -40,7 +42,7 @@ type coreModel struct {
 	claiming []*request
 	sending  []*request
 	pings    []sentPing
-	writing  []outcome
+	writing  [pending.Writers][]outcome
 
 	notBefore map[LaneName]time.Time // by Retry-After
 	paused    map[LaneName]time.Time // by the backoff of the head
@@ -179,6 +181,7 @@ func newCoreModel(t *rapid.T) *coreModel {
 	w := &coreModel{
 		unclaimed: rapid.IntRange(0, 2).Draw(t, "unclaimed") == 0,
 		canPing:   rapid.Bool().Draw(t, "pings"),
+		split:     rapid.IntRange(1, 4).Draw(t, "outcomes of a half"),
 		t:         t, cfg: cfg, now: time.Unix(1e9, 0), limits: map[string]sink.Limits{},
 		table: map[string]*record{}, truth: map[LaneName][]string{},
 		holds:       map[store.LaneKey]map[store.HoldKind]store.Hold{},
@@ -243,14 +246,16 @@ func (w *coreModel) start() {
 	limits := func(kind string) sink.Limits { return w.limits[kind] }
 	w.core = newTestCore(w.cfg, limits, rand.New(rand.NewPCG(1, 2)).Float64)
 	w.core.setPingable(w.canPing)
-	w.lateRows, w.writes = nil, time.Time{}
+	w.core.splitOutcomes(w.split)
+	w.lateRows, w.writes = nil, [pending.Writers]time.Time{}
 	if w.late {
 		w.core.setLate(func() bool { return w.allowed })
 	}
 	if w.unclaimed {
 		w.core.setUnwritten(w.keys)
 	}
-	w.claiming, w.sending, w.pings, w.writing, w.batches = nil, nil, nil, nil, nil
+	w.claiming, w.sending, w.pings, w.batches = nil, nil, nil, nil
+	w.writing = [pending.Writers][]outcome{}
 	w.endpoints = map[string]*endpointModel{}
 	for _, limits := range w.limits {
 		w.endpoints[limits.Endpoint] = &endpointModel{}

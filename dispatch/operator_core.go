@@ -177,9 +177,8 @@ func (p *operator) releaseFixed(refs []store.Ref, now time.Time) {
 			p.unblock(l, now)
 		}
 	}
-	writing := p.core.outcomes.Writing()
-	for i := range writing {
-		if o := &writing[i]; o.Of.Lane != nil && o.Status == store.Failed && set[o.Ref] {
+	for o := range p.core.outcomes.InFlight() {
+		if o.Of.Lane != nil && o.Status == store.Failed && set[o.Ref] {
 			o.Of.Row.ResetInFlight()
 		}
 	}

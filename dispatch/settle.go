@@ -58,12 +58,12 @@ func (c *core) Enqueue(o outcome) {
 	}
 }
 
-// written handles the results of the batch of outcomes. A row found settled or gone is
+// wrote handles the results of a writer's batch of outcomes. A row found settled or gone is
 // done, whatever its outcome. A deferred outcome is retried later, and a lane that waits
 // for it keeps waiting.
-func (c *core) written(results []store.SettleResult, now time.Time) {
-	batch := c.outcomes.Written()
-	c.late.writeEnded()
+func (c *core) wrote(writer int, results []store.SettleResult, now time.Time) {
+	batch := c.outcomes.Written(writer)
+	c.late.writeEnded(writer)
 	for i := range batch {
 		o := &batch[i]
 		final := o.Status.Settled() || results[i] != store.Written

@@ -2,8 +2,8 @@ package dispatch
 
 import (
 	"cmp"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	lanes "github.com/sluicebox/sluicebox/dispatch/internal/lane"
@@ -37,16 +37,12 @@ func (c *core) end() {
 		c.replays.withdraw(id)
 	}
 
-	n := len(c.outcomes.Waiting())
-	for _, l := range c.lanes.Live() {
+	byCreation := func(a, b *lane) int { return cmp.Compare(a.CreatedOrder, b.CreatedOrder) }
+	for _, l := range slices.SortedFunc(maps.Values(c.lanes.Live()), byCreation) { // map order is random
 		if l.State != lanes.Claiming && l.State != lanes.Sending {
 			c.unclaimLane(l)
 		}
 	}
-
-	slices.SortFunc(c.outcomes.Waiting()[n:], func(a, b outcome) int { // map order is random
-		return cmp.Or(strings.Compare(a.Outbox, b.Outbox), strings.Compare(a.ID, b.ID))
-	})
 }
 
 // unclaimLane gives back the claimed rows of a lane if the core has ended. A head with an

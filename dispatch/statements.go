@@ -27,7 +27,7 @@ func (c *claimer) run(ctx context.Context) error {
 		c.d.mu.Lock()
 		now := time.Now()
 		c.d.core.tick(now)
-		if len(c.d.core.outcomes.Waiting()) > 0 {
+		if c.d.core.outcomes.Ready() {
 			notify(c.d.toWrite) // some outcomes are due for a retry
 		}
 		c.d.notifySpill() // a lane with spilled rows may be due
@@ -237,18 +237,23 @@ func reportAnswers(obs Observer, reqs []*request, answers []store.ClaimAnswer) {
 	}
 }
 
-// writer writes outcomes.
+// writer is one of those that write outcomes.
 type writer struct {
-	d    *Dispatcher
-	rows []store.Outcome // reused for each statement
+	d      *Dispatcher
+	number int             // among them, from 0
+	rows   []store.Outcome // reused for each statement
 }
 
 // run writes queued outcomes, one batch at a time.
 func (w *writer) run(ctx context.Context) error {
 	for {
 		w.d.mu.Lock()
-		batch := w.d.core.late.nextOutcomes(maxStatementRows, time.Now())
+		batch := w.d.core.late.nextOutcomes(w.number, maxStatementRows, time.Now())
+		more := w.d.core.outcomes.Ready()
 		w.d.mu.Unlock()
+		if more {
+			notify(w.d.toWrite) // the other one
+		}
 		var err error
 		if len(batch) > 0 {
 			err = w.write(ctx, batch)
@@ -321,7 +326,7 @@ func (w *writer) write(ctx context.Context, batch []outcome) error {
 		}
 	}
 
-	w.d.core.written(results, time.Now())
+	w.d.core.wrote(w.number, results, time.Now())
 	w.d.mu.Unlock()
 	w.d.wakeWorkers()
 	return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -199,6 +200,42 @@ func TestRowFailsWithoutRetryCountColumn(t *testing.T) {
 		k.advance(time.Minute)
 		k.expect(t, "outcomes", k.settles, "[[1 PENDING] [1 PENDING] [1 PENDING] [1 FAILED]]")
 	})
+}
+
+// Many outcomes are written by two statements at once, those of a lane by one of them. One statement follows the
+// other while there are few.
+func TestManyOutcomesAreWrittenAtOnce(t *testing.T) {
+	for _, each := range []int{3, 60} {
+		drive(t, DefaultConfig(), func(k *fakeBackend, d *Dispatcher, _ func(error) error) {
+			k.set(func() { k.settleLatency = time.Second })
+			for group := range 20 {
+				var ids []string
+				for i := range each {
+					ids = append(ids, fmt.Sprintf("%d of %d", i, group))
+				}
+				add(t, d, nil, items(fmt.Sprint(group), ids...))
+			}
+			k.advance(30 * time.Second)
+			together := false
+			for i := 1; i < len(k.settles); i++ {
+				if k.settleTimes[i]-k.settleTimes[i-1] >= time.Second {
+					continue
+				}
+				together = true
+				groups := map[string]bool{}
+				for _, o := range k.settles[i-1] {
+					groups[strings.Fields(o)[2]] = true
+				}
+				for _, o := range k.settles[i] {
+					if groups[strings.Fields(o)[2]] {
+						t.Errorf("%s is written beside another outcome of its group", o)
+					}
+				}
+			}
+			k.expect(t, "statements at once", together, each == 60)
+			k.expect(t, "outcomes", len(k.outcomes), 20*each)
+		})
+	}
 }
 
 func TestOutcomesAreObservedWhenWritten(t *testing.T) {

@@ -32,6 +32,8 @@ type Settler interface {
 	// Settle waits for locks as Claim does, and then returns WasLocked or TableWasLocked
 	// for the rows.
 	//
+	// Two calls may run at once, with outcomes of different rows.
+	//
 	// Errors:
 	//   - ErrNotLeader: nothing was written.
 	//   - *RefusedError: the database rejected at least one row; write fewer outcomes at once.

@@ -325,7 +325,11 @@ type link struct {
 }
 
 // rowLinks are the sessions for everything but leadership. They know no relay: statements name it.
-type rowLinks struct{ claims, outcomes, operator, spill, replay, tables *link }
+type rowLinks struct {
+	claims, operator, spill, replay, tables *link
+	outcomes                                [2]*link
+	settling                                sessions.Pair // chooses one of outcomes
+}
 
 func newRowLinks(cfg *Config, life *sessions.Lifetime) (*rowLinks, error) {
 	set := &rowLinks{}
@@ -336,7 +340,8 @@ func newRowLinks(cfg *Config, life *sessions.Lifetime) (*rowLinks, error) {
 		hot, inBrief bool // hot: it runs scripts, again and again; inBrief: it waits for locked tables for a short time
 	}{
 		{&set.claims, "claims", claimWait, true, true},
-		{&set.outcomes, "outcomes", outcomeWait, true, true},
+		{&set.outcomes[0], "outcomes", outcomeWait, true, true},
+		{&set.outcomes[1], "outcomes 2", outcomeWait, true, true},
 		{&set.tables, "tables", outcomeWait, false, true},
 		{&set.operator, "operator", lockWait, false, false},
 		{&set.spill, "spilling", lockWait, false, false},
@@ -354,11 +359,12 @@ func newRowLinks(cfg *Config, life *sessions.Lifetime) (*rowLinks, error) {
 		}
 		*to.link = l
 	}
+	set.outcomes[1].keepAlive = false // used while many outcomes wait
 	return set, nil
 }
 
 func (r *rowLinks) all() []*link {
-	return []*link{r.claims, r.outcomes, r.operator, r.spill, r.replay, r.tables}
+	return []*link{r.claims, r.outcomes[0], r.outcomes[1], r.operator, r.spill, r.replay, r.tables}
 }
 
 // openLink returns a session for a purpose, whose statements wait that long for a row lock.

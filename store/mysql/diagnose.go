@@ -185,9 +185,9 @@ WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ? AND 
 }
 
 const (
-	// sessionsNeeded is how many sessions a relay opens: eight of the store, one for a
+	// sessionsNeeded is how many sessions a relay opens: nine of the store, one for a
 	// view, three of the source, and its stream.
-	sessionsNeeded = 13
+	sessionsNeeded = 14
 	// minSessions is how many sessions a relay needs at least, even one that polls: lock,
 	// claims, outcomes, checkpoint and a view.
 	minSessions = 5

@@ -3,10 +3,10 @@
 //
 // # Sessions
 //
-// A [Store] opens at most eight sessions, each for one kind of call:
+// A [Store] opens at most nine sessions, each for one kind of call:
 //
 //   - claims
-//   - outcomes
+//   - outcomes, two: the second while a call uses the first
 //   - control: epoch, saving the checkpoint, the relay's tables
 //   - spilled rows
 //   - operator actions: holds, changes to dead letters, requests, named checkpoints
@@ -22,7 +22,7 @@
 //
 // The server ends a session that is idle for store.MinLockLease (wait_timeout) and rolls
 // back its open transaction, so a relay that is frozen or cut off keeps no row locked for
-// longer. The sessions for claims, outcomes and control are kept alive with pings; the
+// longer. The sessions for claims, control and the first for outcomes are kept alive with pings; the
 // others are reopened on demand. A call whose session has ended runs once more, unless it
 // was at its COMMIT. Repeating a claim is harmless. An outcome that cannot know whether
 // it was written returns an error that says so.

@@ -149,7 +149,7 @@ func TestClaimsAndOutcomesTakeOneRoundTrip(t *testing.T) {
 				t.Errorf("claim: got %d packets, want 1", n)
 			}
 
-			if n := fewest(s.outcomes.link, func() error {
+			if n := fewest(s.outcomes[0].link, func() error {
 				results, err := s.Settle(t.Context(), epoch, []store.Outcome{{Ref: ref, Status: store.Completed, At: time.Now()}})
 				if err == nil && results[0] != store.Written {
 					t.Errorf("outcome: got %+v", results)

@@ -33,9 +33,12 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		}
 	}
 
-	call := &settling{Store: s, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes))}
-	err := s.outcomes.do(ctx, func(ctx context.Context, c *conn) error {
-		call.conn, call.noWait = c, time.Now().Before(s.outcomes.noWaitUntil)
+	number, free := s.settling.Take(ctx, s.outcomes[1].Session)
+	defer free()
+	session := s.outcomes[number]
+	call := &settling{Store: s, link: session.link, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes))}
+	err := session.do(ctx, func(ctx context.Context, c *conn) error {
+		call.conn, call.noWait = c, time.Now().Before(session.noWaitUntil)
 		if !call.noWait {
 			switch done, err := call.settleInOneTrip(ctx, epoch); {
 			case isLockTimeout(err):
@@ -77,6 +80,7 @@ const maxSettleTries = 4
 // settling is one call of Settle.
 type settling struct {
 	*Store
+	link           *link // that it uses
 	conn           *conn
 	outcomes       []store.Outcome
 	results        []store.SettleResult
@@ -89,7 +93,7 @@ type settling struct {
 // tables.
 func (c *settling) startNoWait() {
 	c.noWait = true
-	c.Store.outcomes.noWaitUntil = time.Now().Add(noWaitPeriod)
+	c.link.noWaitUntil = time.Now().Add(noWaitPeriod)
 }
 
 // rowState is the state of a row during a call.

@@ -33,13 +33,15 @@ type Store struct {
 	takeover time.Duration
 	outboxes *outboxes.Set
 
-	claims, outcomes, operator, spillSession, replay seat
-	tableWaitSession                                 seat          // waits for locked tables
-	control                                          *link         // epoch and checkpoint
-	lockSession                                      *link         // acquires the lock, which then owns the session
-	lockSessionID                                    atomic.Int64  // connection id of the session that holds, or has lost, the lock; 0 for none
-	viewConfig                                       *mysql.Config // for sessions that read
-	leaderConn                                       *conn         // control's session at the last AcquireLeadership; guarded by its token
+	claims, operator, spillSession, replay seat
+	outcomes                               [2]seat
+	settling                               *sessions.Pair // chooses one of outcomes
+	tableWaitSession                       seat           // waits for locked tables
+	control                                *link          // epoch and checkpoint
+	lockSession                            *link          // acquires the lock, which then owns the session
+	lockSessionID                          atomic.Int64   // connection id of the session that holds, or has lost, the lock; 0 for none
+	viewConfig                             *mysql.Config  // for sessions that read
+	leaderConn                             *conn          // control's session at the last AcquireLeadership; guarded by its token
 
 	cfg      Config
 	shares   *sessions.Shares[*rowLinks]
@@ -84,7 +86,7 @@ func newStore(cfg Config, life *sessions.Lifetime, rows *rowLinks, shared *sessi
 	s := &Store{
 		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout,
 		outboxes: outboxes.New(cfg.Outboxes), cfg: cfg, shares: shared, lifetime: life,
-		claims: seat{rows.claims, life}, outcomes: seat{rows.outcomes, life}, operator: seat{rows.operator, life},
+		claims: seat{rows.claims, life}, outcomes: [2]seat{{rows.outcomes[0], life}, {rows.outcomes[1], life}}, settling: &rows.settling, operator: seat{rows.operator, life},
 		spillSession: seat{rows.spill, life}, replay: seat{rows.replay, life}, tableWaitSession: seat{rows.tables, life},
 	}
 	var err error

@@ -240,9 +240,9 @@ ORDER BY l.granted DESC, l.pid LIMIT 1`
 }
 
 const (
-	// sessionsNeeded is the number of sessions that a relay opens: eight of the store,
+	// sessionsNeeded is the number of sessions that a relay opens: nine of the store,
 	// one for a view, two of the source besides its stream.
-	sessionsNeeded = 11
+	sessionsNeeded = 12
 	// minSessions is the number without which no relay works, not even in poll mode: one
 	// each for the lock, claims, outcomes, the checkpoint, and a view.
 	minSessions = 5

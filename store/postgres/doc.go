@@ -2,10 +2,10 @@
 //
 // # Sessions
 //
-// A [Store] holds at most eight sessions, each for one kind of call:
+// A [Store] holds at most nine sessions, each for one kind of call:
 //
 //   - claims
-//   - outcomes
+//   - outcomes, two: the second while a call uses the first
 //   - control: epoch, saving the checkpoint, the relay's tables
 //   - spilled rows
 //   - operator: records and requests, changes to dead letters

@@ -85,7 +85,11 @@ func (s seat) do(ctx context.Context, fn func(context.Context, *session) error) 
 }
 
 // rowSessions are the sessions for everything but leadership. They know no relay: statements name it.
-type rowSessions struct{ claims, outcomes, operator, spill, replay, tables *session }
+type rowSessions struct {
+	claims, operator, spill, replay, tables *session
+	outcomes                                [2]*session
+	settling                                sessions.Pair // chooses one of outcomes
+}
 
 func newRowSessions(cfg Config, life *sessions.Lifetime) (*rowSessions, error) {
 	set := &rowSessions{}
@@ -95,7 +99,8 @@ func newRowSessions(cfg Config, life *sessions.Lifetime) (*rowSessions, error) {
 		settings map[string]string
 	}{
 		{&set.claims, "claims", rowSettings("250ms")},
-		{&set.outcomes, "outcomes", rowSettings("250ms")},
+		{&set.outcomes[0], "outcomes", rowSettings("250ms")},
+		{&set.outcomes[1], "outcomes 2", rowSettings("250ms")},
 		{&set.tables, "tables", rowSettings(awaitTimeout)},
 		{&set.operator, "operator", operatorSettings()},
 		{&set.spill, "spilling", spillSettings()},
@@ -111,7 +116,7 @@ func newRowSessions(cfg Config, life *sessions.Lifetime) (*rowSessions, error) {
 }
 
 func (r *rowSessions) all() []*session {
-	return []*session{r.claims, r.outcomes, r.operator, r.spill, r.replay, r.tables}
+	return []*session{r.claims, r.outcomes[0], r.outcomes[1], r.operator, r.spill, r.replay, r.tables}
 }
 
 // do runs fn on the session's connection.

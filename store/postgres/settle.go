@@ -39,7 +39,9 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		}
 	}
 
-	err := s.outcomes.do(ctx, func(ctx context.Context, sess *session) error {
+	number, free := s.settling.Take(ctx, s.outcomes[1].Session)
+	defer free()
+	err := s.outcomes[number].do(ctx, func(ctx context.Context, sess *session) error {
 		call := &settling{s, sess, epoch, outcomes, results}
 		if time.Now().Before(sess.skipLocked) {
 			return call.settleSkippingLocked(ctx, todo)

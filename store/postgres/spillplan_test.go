@@ -104,7 +104,7 @@ func checkSpillPlans(t *testing.T, st *Store, stage string) {
 	check("deleting", st.spillSession.session, tx.dequeueQuery("", nil, false), "queue_n")
 	check("deleting after a number", st.spillSession.session, tx.clearQuery(ofOutboxes), "queue_n")
 	check("reading by number", st.spillSession.session, tx.scanQuery(ofOutboxes), "queue_n")
-	check("deleting settled spilled rows", st.outcomes.session, tx.dequeueQuery("", nil, false), "queue_n")
+	check("deleting settled spilled rows", st.outcomes[0].session, tx.dequeueQuery("", nil, false), "queue_n")
 }
 
 // recordFill writes records of legs of a relay.
@@ -149,7 +149,7 @@ func checkRecordPlans(t *testing.T, st *Store, stage string) {
 	for i := range keys {
 		keys[i] = fmt.Sprint("key ", i+1)
 	}
-	for name, sess := range map[string]*session{"spilled rows": st.spillSession.session, "outcomes": st.outcomes.session, "operator": st.operator.session} {
+	for name, sess := range map[string]*session{"spilled rows": st.spillSession.session, "outcomes": st.outcomes[0].session, "operator": st.operator.session} {
 		for what, q := range map[string]*query{
 			"read": tx.getQuery("leg", keys, ""), "lock": tx.getQuery("leg", keys, lockRecords), "delete": tx.deleteQuery("leg", keys[0]),
 		} {

@@ -28,14 +28,16 @@ type Store struct {
 	outboxes         *outboxes.Set
 	applicationNames []string // application_name of each session
 
-	claims, outcomes, operator, spillSession, replay seat
-	tableWaitSession                                 seat          // waits for tables locked by another session
-	control                                          *session      // raises the epoch, and writes barriers
-	lockSession                                      *session      // tries to get the leader lock; lock takes its connection over on success
-	lockPID                                          atomic.Uint32 // server process of the session that holds, or has lost, the lock; 0 for none
-	candidate                                        *pgx.Conn     // lockSession's connection at the last attempt; only lockSession.do accesses it
-	viewConfig                                       *pgx.ConnConfig
-	leaderConn                                       *pgx.Conn // control's connection when the epoch was last raised; only control.do accesses it
+	claims, operator, spillSession, replay seat
+	outcomes                               [2]seat
+	settling                               *sessions.Pair // chooses one of outcomes
+	tableWaitSession                       seat           // waits for tables locked by another session
+	control                                *session       // raises the epoch, and writes barriers
+	lockSession                            *session       // tries to get the leader lock; lock takes its connection over on success
+	lockPID                                atomic.Uint32  // server process of the session that holds, or has lost, the lock; 0 for none
+	candidate                              *pgx.Conn      // lockSession's connection at the last attempt; only lockSession.do accesses it
+	viewConfig                             *pgx.ConnConfig
+	leaderConn                             *pgx.Conn // control's connection when the epoch was last raised; only control.do accesses it
 
 	cfg      Config
 	shares   *sessions.Shares[*rowSessions]
@@ -80,13 +82,13 @@ func (s *Store) Beside(of store.Settings) (ledger.Store, error) {
 func newStore(cfg Config, life *sessions.Lifetime, rows *rowSessions, shared *sessions.Shares[*rowSessions]) (*Store, error) {
 	s := &Store{
 		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes),
-		cfg: cfg, shares: shared, lifetime: life,
+		cfg: cfg, shares: shared, lifetime: life, settling: &rows.settling,
 	}
 	for _, to := range []struct {
 		seat *seat
 		of   *session
 	}{
-		{&s.claims, rows.claims}, {&s.outcomes, rows.outcomes}, {&s.operator, rows.operator},
+		{&s.claims, rows.claims}, {&s.outcomes[0], rows.outcomes[0]}, {&s.outcomes[1], rows.outcomes[1]}, {&s.operator, rows.operator},
 		{&s.spillSession, rows.spill}, {&s.replay, rows.replay}, {&s.tableWaitSession, rows.tables},
 	} {
 		*to.seat = seat{to.of, life}
@@ -130,7 +132,7 @@ func (s *Store) Close() {
 
 func (s *Store) sessions() []*session {
 	return []*session{
-		s.claims.session, s.outcomes.session, s.control, s.operator.session, s.spillSession.session, s.replay.session,
+		s.claims.session, s.outcomes[0].session, s.outcomes[1].session, s.control, s.operator.session, s.spillSession.session, s.replay.session,
 		s.tableWaitSession.session, s.lockSession,
 	}
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sluicebox/sluicebox/store"
 )
@@ -127,6 +130,66 @@ func (s *suite) testLeadRace(t *testing.T) {
 	t.Logf("AcquireLeadership: %d writes committed before it, %d were refused after it, %d were ended by it", landed, refused, ended)
 	if landed+refused == 0 {
 		t.Error("no write was answered")
+	}
+}
+
+// testSettleAtOnce writes outcomes of neighboring rows in two calls at a time.
+func (s *suite) testSettleAtOnce(t *testing.T) {
+	b := s.start(t, 0)
+	const calls, each = 8, 25
+	list, ids, keys := rows(2*calls*each), []string{}, []store.LaneKey{lane("a", "EVENT", store.GroupOf("even")), lane("a", "EVENT", store.GroupOf("odd"))}
+	for i := range list {
+		ids = append(ids, list[i].ID)
+	}
+	b.insert(t, "a", list...)
+	b.take(t, "a", ids...)
+	outcomes := outcomesFor("a", list)
+	var parts [2][]store.Outcome
+	var spilled []store.Item
+	for i := range outcomes {
+		o, item := &outcomes[i], capturedRow(keys[i%2], list[i].ID, store.Seq(i+1))
+		if i%6 < 2 && o.Status.Settled() {
+			spilled, o.SpilledSeq = append(spilled, item), item.Seq
+		}
+		if o.Status == store.Failed {
+			o.Row = &item
+			blockLane(o, keys[i%2])
+		}
+		parts[i%2] = append(parts[i%2], *o)
+	}
+	b.spill(t, spilled...)
+
+	var wg errgroup.Group
+	for _, part := range parts {
+		wg.Go(func() error {
+			for call := range slices.Chunk(part, each) {
+				results, err := b.store.Settle(b.ctx(t), b.epoch, call)
+				if err != nil {
+					return err
+				}
+				for i, got := range results {
+					if got != store.Written {
+						return fmt.Errorf("outcome %s of row %s: %d, want %d", call[i].Status, call[i].ID, got, store.Written)
+					}
+				}
+			}
+			return nil
+		})
+	}
+	if err := wg.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range outcomes {
+		got, want := b.read(t, "a", list[i].ID), outcomes[i].Status
+		switch deleted := want == store.Completed && s.layout.DeleteDelivered; {
+		case got.Exists == deleted:
+			t.Errorf("row %s exists %v, want %v", list[i].ID, got.Exists, !deleted)
+		case !deleted && got.Status != want:
+			t.Errorf("row %s is %s, want %s", list[i].ID, got.Status, want)
+		}
+	}
+	if left := b.spilledLanes(t, b.store); len(left) > 0 {
+		t.Errorf("spilled copies of settled rows are left: %v", left)
 	}
 }
 

@@ -16,6 +16,7 @@ func leadTests() []test {
 		{"lead raises the epoch for good", (*suite).testLead, isWords},
 		{"an old epoch writes nothing", (*suite).testOldEpoch, plainNames},
 		{"no write of an old epoch lands behind a new one", (*suite).testLeadRace, fencesApart},
+		{"outcomes in two calls at once", (*suite).testSettleAtOnce, func(l *store.Layout) bool { return isWords(l) || l.DeleteDelivered }},
 		{"who leads", (*suite).testLeader, isWords},
 		{"commits wait for no standby", (*suite).testCommitsWait, isWords},
 		{"a lock has one holder", (*suite).testLock, isWords},

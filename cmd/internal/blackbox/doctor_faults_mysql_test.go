@@ -304,7 +304,7 @@ func (g *doctorFixtureMySQL) crowded(t *testing.T) {
 // cramped sets too few connections for a relay.
 func (g *doctorFixtureMySQL) cramped(t *testing.T) {
 	g.quiet()
-	g.checkFault(t, &faultCase{harmless: true, cause: []string{"SET GLOBAL max_connections = 13"}, want: []string{"and a relay needs 13", "max_connections = "}})
+	g.checkFault(t, &faultCase{harmless: true, cause: []string{"SET GLOBAL max_connections = 13"}, want: []string{"and a relay needs 14", "max_connections = "}})
 }
 
 // withoutBinlog turns the binlog off, and then excludes the database from it. With mode auto

@@ -5,9 +5,13 @@
 //
 //	Place         Enters it                                  Leaves it
 //	waiting       Add, while its table is not locked         Next, or a lock of its table
-//	being written Next: one batch at a time, in order        Written
+//	being written Next                                       Written
 //	deferred      Handle: TooEarly, WasLocked or Refused     Due, when its time has come
 //	set aside     Add or Handle, while its table is locked   UnlockTable
+//
+// While many outcomes wait they are written in two statements at a time: each writes one half of the lanes, so
+// that a lane's rows are settled in order. One statement would leave the server idle while its result is
+// handled and the next one is built. While few outcomes wait, one statement writes all.
 //
 // Due and UnlockTable give outcomes back to the caller, which adds them again: a row may
 // have been spilled meanwhile. Each result that needs a retry has its own wait:

@@ -3,7 +3,6 @@ package outcome
 import (
 	"container/heap"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/sluicebox/sluicebox/store"
@@ -51,23 +50,46 @@ func (o *Outcome[T]) RowWasLocked() bool { return o.lockedTries > 0 }
 // Due is the time of the next try of a deferred outcome.
 func (o *Outcome[T]) Due() time.Time { return o.due }
 
+// Writers is how many batches may be written at once.
+const Writers = 2
+
+// Config configures a Queue.
+type Config[T any] struct {
+	// EarlyWait is the wait after the n-th consecutive try that found the row not yet visible, n from 1.
+	EarlyWait func(n int) time.Duration
+
+	// Half returns the half to which an outcome belongs, 0 or 1. Outcomes of one half are written in the
+	// order in which they are ready.
+	Half func(*Outcome[T]) int
+
+	// MinHalf is from how many outcomes on a half is written by itself. Fewer are written together with the
+	// other half, because one statement costs less than two.
+	MinHalf int
+}
+
 // Queue holds the outcomes of a sink's rows. It is not safe for concurrent use.
 type Queue[T any] struct {
-	earlyWait func(n int) time.Duration
-	waiting   []Outcome[T]
-	writing   []Outcome[T]
-	spare     []Outcome[T] // empty; its memory is reused
-	deferred  outcomeHeap[T]
-	tables    map[string]*table[T] // locked now or before, by outbox
+	cfg      Config[T]
+	waiting  [2][]Outcome[T] // by half
+	writing  [Writers]batch[T]
+	first    int            // the half with which the latest batch of both began
+	spares   [][]Outcome[T] // empty; their memory is reused
+	deferred outcomeHeap[T]
+	tables   map[string]*table[T] // locked now or before, by outbox
 
 	early   int // early at the last try, wherever they are
 	refused int // refused by the store, wherever they are
 }
 
-// NewQueue returns an empty queue. earlyWait is the wait after the n-th consecutive try
-// that found the row not yet visible, n from 1.
-func NewQueue[T any](earlyWait func(n int) time.Duration) Queue[T] {
-	return Queue[T]{earlyWait: earlyWait, tables: map[string]*table[T]{}}
+// batch is the outcomes that one writer writes.
+type batch[T any] struct {
+	outcomes []Outcome[T]
+	has      [2]bool // the halves that it may have outcomes of
+}
+
+// NewQueue returns an empty queue.
+func NewQueue[T any](cfg Config[T]) Queue[T] {
+	return Queue[T]{cfg: cfg, tables: map[string]*table[T]{}}
 }
 
 // Add queues an outcome.
@@ -76,21 +98,27 @@ func (q *Queue[T]) Add(o Outcome[T]) {
 		t.outcomes = append(t.outcomes, o)
 		return
 	}
-	q.waiting = append(q.waiting, o)
+	half := q.cfg.Half(&o)
+	q.waiting[half] = append(q.waiting[half], o)
 }
 
-// Waiting returns the outcomes to write, in order. The caller may sort them in place.
-func (q *Queue[T]) Waiting() []Outcome[T] { return q.waiting }
+// Waiting is how many outcomes wait to be written.
+func (q *Queue[T]) Waiting() int { return len(q.waiting[0]) + len(q.waiting[1]) }
 
-// Writing returns the outcomes being written.
-func (q *Queue[T]) Writing() []Outcome[T] { return q.writing }
+// Writing is how many outcomes are being written.
+func (q *Queue[T]) Writing() int { return len(q.writing[0].outcomes) + len(q.writing[1].outcomes) }
+
+// InFlight iterates over the outcomes that are being written.
+func (q *Queue[T]) InFlight() iter.Seq[*Outcome[T]] {
+	return each(q.writing[0].outcomes, q.writing[1].outcomes)
+}
 
 // Deferred returns the outcomes that wait for another try, in no particular order.
 func (q *Queue[T]) Deferred() []Outcome[T] { return q.deferred }
 
 // Len is the number of outcomes that are not yet in the store.
 func (q *Queue[T]) Len() int {
-	n := len(q.waiting) + len(q.writing) + len(q.deferred)
+	n := q.Waiting() + q.Writing() + len(q.deferred)
 	for _, t := range q.tables {
 		n += len(t.outcomes)
 	}
@@ -99,7 +127,7 @@ func (q *Queue[T]) Len() int {
 
 // Busy reports whether an outcome will be written soon: early ones included, because their
 // rows become visible soon.
-func (q *Queue[T]) Busy() bool { return len(q.waiting)+len(q.writing)+q.early > 0 }
+func (q *Queue[T]) Busy() bool { return q.Waiting()+q.Writing()+q.early > 0 }
 
 // Piled is how many outcomes pile up, because tables refuse them or show their rows much
 // later than the log.
@@ -109,36 +137,98 @@ func (q *Queue[T]) Piled() int { return max(len(q.deferred), q.refused, q.early)
 // are in the queue or not.
 func (q *Queue[T]) Refused() int { return q.refused }
 
-// Next begins to write at most limit outcomes; nil if there are none, or a batch is being
-// written. An outcome that the store refused before is written alone. The batch is valid
-// until Recycle.
-func (q *Queue[T]) Next(limit int) []Outcome[T] {
-	if len(q.writing) > 0 || len(q.waiting) == 0 {
-		return nil
+// Ready reports whether an idle writer would be given outcomes to write.
+func (q *Queue[T]) Ready() bool { _, ok := q.next(); return ok }
+
+// next returns the halves to write now; false if there is nothing to write, or it must wait.
+func (q *Queue[T]) next() (halves [2]bool, ok bool) {
+	busy := [2]bool{q.isBusy(0), q.isBusy(1)}
+	a, b := len(q.waiting[0]), len(q.waiting[1])
+	switch {
+	case busy[0] && busy[1] || a+b == 0:
+		return halves, false
+	case busy[0]:
+		return [2]bool{false, true}, b >= q.cfg.MinHalf
+	case busy[1]:
+		return [2]bool{true, false}, a >= q.cfg.MinHalf
+	case min(a, b) < q.cfg.MinHalf:
+		return [2]bool{true, true}, true
 	}
-	n := 1
-	for n < min(limit, len(q.waiting)) && q.waiting[0].refusals == 0 && q.waiting[n].refusals == 0 {
-		n++
-	}
-	q.writing = q.waiting[:n:n]
-	if q.waiting = q.waiting[n:]; len(q.waiting) == 0 {
-		q.waiting, q.spare = q.spare, nil
-	}
-	return q.writing
+	return [2]bool{a >= b, a < b}, true
 }
 
-// Written ends the batch and returns it. The caller passes each outcome to Handle, and then
-// the batch to Recycle.
-func (q *Queue[T]) Written() []Outcome[T] {
-	batch := q.writing
-	q.writing = nil
-	return batch
+func (q *Queue[T]) isBusy(half int) bool { return q.writing[0].has[half] || q.writing[1].has[half] }
+
+// Next begins to write outcomes with a writer; nil if there are none, its batch is not Written, or the others
+// must wait for another batch. Outcomes of one half are never in two batches, so they are written in order. A
+// batch has at most limit outcomes, and half as many if it is one of two. An outcome that the store refused
+// before is written alone. The batch is valid until Recycle.
+func (q *Queue[T]) Next(writer, limit int) []Outcome[T] {
+	to := &q.writing[writer]
+	halves, ok := q.next()
+	if !ok || len(to.outcomes) > 0 {
+		return nil
+	}
+	to.has = halves
+	if halves == [2]bool{true, true} {
+		q.first = 1 - q.first // in turns, because the other may have to wait for the next batch
+	} else {
+		limit = max(1, limit/2)
+	}
+	first := q.first
+	if !halves[first] || len(q.waiting[first]) == 0 {
+		first = 1 - first
+	}
+	to.outcomes = q.take(first, limit)
+	if rest := limit - len(to.outcomes); halves[1-first] && rest > 0 && !to.outcomes[0].WasRefused() {
+		if waiting := q.waiting[1-first]; len(waiting) > 0 && !waiting[0].WasRefused() {
+			more, less := q.take(1-first, rest), to.outcomes
+			to.outcomes = append(append(q.spare(), less...), more...)
+			q.Recycle(less)
+			q.Recycle(more)
+		}
+	}
+	return to.outcomes
 }
+
+// take removes the first outcomes of a half that may be written in one statement, at most limit.
+func (q *Queue[T]) take(half, limit int) []Outcome[T] {
+	in := q.waiting[half]
+	n := 1
+	for n < min(limit, len(in)) && !in[0].WasRefused() && !in[n].WasRefused() {
+		n++
+	}
+	if q.waiting[half] = in[n:]; len(in) == n {
+		q.waiting[half] = q.spare()
+	}
+	return in[:n:n]
+}
+
+// spare returns an empty list.
+func (q *Queue[T]) spare() (list []Outcome[T]) {
+	if last := len(q.spares) - 1; last >= 0 {
+		list, q.spares = q.spares[last], q.spares[:last]
+	}
+	return list
+}
+
+// Written ends the batch of a writer and returns it. The caller passes each outcome to Handle, and then
+// the batch to Recycle.
+func (q *Queue[T]) Written(writer int) []Outcome[T] {
+	written := q.writing[writer].outcomes
+	q.writing[writer] = batch[T]{}
+	return written
+}
+
+// maxSpares is one for each half and writer.
+const maxSpares = 2 + Writers
 
 // Recycle reuses the memory of a batch.
 func (q *Queue[T]) Recycle(batch []Outcome[T]) {
 	clear(batch)
-	q.spare = batch[:0]
+	if len(q.spares) < maxSpares {
+		q.spares = append(q.spares, batch[:0])
+	}
 }
 
 // Step is what follows a try to write an outcome.
@@ -171,7 +261,7 @@ func (q *Queue[T]) Handle(o *Outcome[T], result store.SettleResult, now time.Tim
 	case store.TooEarly:
 		q.early++
 		o.earlyTries++
-		q.deferUntil(o, now.Add(q.earlyWait(o.earlyTries)))
+		q.deferUntil(o, now.Add(q.cfg.EarlyWait(o.earlyTries)))
 		return Deferred
 	case store.WasLocked:
 		wait := min(minRowLockWait<<min(o.lockedTries, 10), MaxRowLockWait)
@@ -226,22 +316,26 @@ func (q *Queue[T]) NextDue() (at time.Time, ok bool) {
 
 // All iterates over all outcomes that are not yet in the store.
 func (q *Queue[T]) All() iter.Seq[*Outcome[T]] {
-	return q.each(q.waiting, q.writing, q.deferred)
+	return each(q.notReady(q.waiting[0], q.waiting[1], q.writing[0].outcomes, q.writing[1].outcomes)...)
 }
 
 // Unready iterates over the outcomes that are deferred or wait for a locked table.
-func (q *Queue[T]) Unready() iter.Seq[*Outcome[T]] { return q.each(q.deferred) }
+func (q *Queue[T]) Unready() iter.Seq[*Outcome[T]] { return each(q.notReady()...) }
 
-// each iterates over some queues and the outcomes of locked tables.
-func (q *Queue[T]) each(queues ...[]Outcome[T]) iter.Seq[*Outcome[T]] {
+// notReady adds the lists of the outcomes that are deferred or wait for a locked table.
+func (q *Queue[T]) notReady(lists ...[]Outcome[T]) [][]Outcome[T] {
+	lists = append(lists, q.deferred)
+	for _, t := range q.tables {
+		lists = append(lists, t.outcomes)
+	}
+	return lists
+}
+
+func each[T any](lists ...[]Outcome[T]) iter.Seq[*Outcome[T]] {
 	return func(yield func(*Outcome[T]) bool) {
-		all := slices.Clip(queues)
-		for _, t := range q.tables {
-			all = append(all, t.outcomes)
-		}
-		for _, queue := range all {
-			for i := range queue {
-				if !yield(&queue[i]) {
+		for _, list := range lists {
+			for i := range list {
+				if !yield(&list[i]) {
 					return
 				}
 			}

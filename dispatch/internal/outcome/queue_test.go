@@ -15,15 +15,21 @@ import (
 
 func earlyWait(n int) time.Duration { return time.Millisecond << min(n-1, 10) }
 
+// newQueue returns a queue whose halves are the even and the odd numbers.
+func newQueue(minHalf int) Queue[int] {
+	return NewQueue(Config[int]{EarlyWait: earlyWait, Half: func(o *Outcome[int]) int { return o.Of % 2 }, MinHalf: minHalf})
+}
+
 // queueModel is the reference model: where each outcome is, and when it may be tried again.
 type queueModel struct {
-	t      *rapid.T
-	q      Queue[int]
-	now    time.Time
-	all    map[int]*entry // not yet in the store, by number
-	added  int
-	batch  []Outcome[int] // being written
-	tables map[string]*tableModel
+	t       *rapid.T
+	q       Queue[int]
+	now     time.Time
+	all     map[int]*entry // not yet in the store, by number
+	added   int
+	batches [Writers][]Outcome[int] // being written
+	minHalf int
+	tables  map[string]*tableModel
 }
 
 type place uint8
@@ -57,8 +63,9 @@ type tableModel struct {
 }
 
 func newQueueModel(t *rapid.T) *queueModel {
+	minHalf := rapid.IntRange(1, 4).Draw(t, "outcomes of a half")
 	return &queueModel{
-		t: t, q: NewQueue[int](earlyWait), now: time.Unix(1e9, 0), all: map[int]*entry{},
+		t: t, q: newQueue(minHalf), minHalf: minHalf, now: time.Unix(1e9, 0), all: map[int]*entry{},
 		tables: map[string]*tableModel{"a": {}, "b": {}, "c": {}},
 	}
 }
@@ -84,34 +91,68 @@ func (m *queueModel) addNew(t *rapid.T) {
 	m.add(Outcome[int]{Of: n, Outcome: store.Outcome{Ref: store.Ref{Outbox: outbox, ID: fmt.Sprint(n)}}})
 }
 
-// take takes a batch and checks its order, and that a refused outcome is alone.
+// take takes a batch and checks which outcomes it has.
 func (m *queueModel) take(t *rapid.T) {
-	limit := rapid.IntRange(1, 5).Draw(t, "limit")
-	if len(m.batch) > 0 {
-		if more := m.q.Next(limit); more != nil {
-			t.Fatalf("a second batch: got %v, want none", more)
+	writer, limit := rapid.IntRange(0, Writers-1).Draw(t, "writer"), rapid.IntRange(1, 5).Draw(t, "limit")
+	waits, other := [2][]int{m.half(waiting, 0), m.half(waiting, 1)}, m.batches[1-writer]
+	ready := m.q.Ready()
+	batch := m.q.Next(writer, limit)
+	if len(m.batches[writer]) > 0 {
+		if batch != nil {
+			t.Fatalf("a second batch: got %v, want none", batch)
 		}
 		return
 	}
-	var want []int
-	for _, n := range m.in(waiting) {
-		refused := m.all[n].refusals > 0
-		if len(want) == limit || len(want) > 0 && (refused || m.all[want[0]].refusals > 0) {
-			break
+	m.batches[writer] = batch
+	if ready != (len(batch) > 0) {
+		t.Fatalf("ready %v for the batch %v", ready, batch)
+	}
+	var got [2][]int
+	for i := range batch {
+		half := batch[i].Of % 2
+		got[half] = append(got[half], batch[i].Of)
+		m.all[batch[i].Of].place = writing
+		if len(batch) > 1 && m.all[batch[i].Of].refusals > 0 {
+			t.Fatalf("outcome %d was refused before, and is not alone", batch[i].Of)
 		}
-		want = append(want, n)
 	}
-	m.batch = m.q.Next(limit)
-	var got []int
-	for i := range m.batch {
-		got = append(got, m.batch[i].Of)
+	for half := range got {
+		if !slices.Equal(got[half], waits[half][:len(got[half])]) {
+			t.Fatalf("half %d: got %v, want the first of %v", half, got[half], waits[half])
+		}
+		if len(got[half]) > 0 && slices.ContainsFunc(other, func(o Outcome[int]) bool { return o.Of%2 == half }) {
+			t.Fatalf("half %d is in both batches", half)
+		}
 	}
-	if !slices.Equal(got, want) {
-		t.Fatalf("batch of at most %d: got %v, want %v", limit, got, want)
+	m.checkSize(t, len(batch), limit, waits, got, other)
+}
+
+// checkSize checks that no outcome is left out without a reason.
+func (m *queueModel) checkSize(t *rapid.T, size, limit int, waits, got [2][]int, other []Outcome[int]) {
+	least := min(len(waits[0]), len(waits[1]))
+	refused := func(half int) bool { // the next one of the half
+		left := waits[half][len(got[half]):]
+		return len(left) > 0 && m.all[left[0]].refusals > 0 || len(got[half]) > 0 && m.all[got[half][0]].refusals > 0
 	}
-	for _, n := range want {
-		m.all[n].place = writing
+	switch all := len(waits[0]) + len(waits[1]); {
+	case size > limit:
+		t.Fatalf("%d outcomes, at most %d", size, limit)
+	case len(other) > 0:
+		if size > max(1, limit/2) {
+			t.Fatalf("%d outcomes beside another batch, at most %d", size, limit/2)
+		}
+	case all > 0 && size == 0:
+		t.Fatalf("none of %d outcomes is written", all)
+	case least < m.minHalf && size < min(limit, all) && !refused(0) && !refused(1):
+		t.Fatalf("%d of %d outcomes, at most %d: got %v of %v", size, all, limit, got, waits)
+	case least >= m.minHalf && len(got[0]) > 0 && len(got[1]) > 0:
+		t.Fatalf("both halves are in one batch: %v of %v", got, waits)
 	}
+}
+
+// half returns the outcomes of a half in a place, in the order in which they were added.
+func (m *queueModel) half(p place, half int) []int {
+	return slices.DeleteFunc(m.in(p), func(n int) bool { return n%2 != half })
 }
 
 // in returns the outcomes in a place, in the order in which they were added.
@@ -128,16 +169,17 @@ func (m *queueModel) in(p place) []int {
 
 // write answers the batch.
 func (m *queueModel) write(t *rapid.T) {
-	if len(m.batch) == 0 {
+	writer := rapid.IntRange(0, Writers-1).Draw(t, "writer")
+	if len(m.batches[writer]) == 0 {
 		return
 	}
-	results := make([]store.SettleResult, len(m.batch))
+	results := make([]store.SettleResult, len(m.batches[writer]))
 	for i := range results {
 		results[i] = rapid.SampledFrom([]store.SettleResult{
 			store.Written, store.Written, store.WasSettled, store.WasGone, store.TooEarly, store.WasLocked, store.TableWasLocked, store.Refused, store.Refused,
 		}).Draw(t, "result")
 	}
-	batch := m.q.Written()
+	batch := m.q.Written(writer)
 	for i := range batch {
 		n := batch[i].Of
 		want := m.expect(n, results[i])
@@ -146,7 +188,7 @@ func (m *queueModel) write(t *rapid.T) {
 		}
 	}
 	m.q.Recycle(batch)
-	m.batch = nil
+	m.batches[writer] = nil
 }
 
 // expect records the result of a try and returns the step that must follow.
@@ -236,6 +278,9 @@ func (m *queueModel) unlock(outbox string) {
 	for i := range outcomes {
 		got = append(got, outcomes[i].Of)
 	}
+	byHalf := func(a, b int) int { return cmp.Compare(a%2, b%2) }
+	slices.SortStableFunc(got, byHalf)
+	slices.SortStableFunc(want, byHalf)
 	if ok != was || !slices.Equal(got, want) {
 		m.t.Fatalf("table %s is free: got %v, %v, want %v, %v", outbox, ok, got, was, want)
 	}
@@ -295,10 +340,14 @@ func (m *queueModel) check(t *rapid.T) {
 		}
 		unready++
 	}
-	lists := map[place][]Outcome[int]{waiting: m.q.Waiting(), writing: m.q.Writing(), deferred: m.q.Deferred()}
-	for p, list := range lists {
-		if want := len(m.in(p)); len(list) != want {
-			t.Fatalf("%s: got %d, want %d", p, len(list), want)
+	for p, got := range map[place]int{waiting: m.q.Waiting(), writing: m.q.Writing(), deferred: len(m.q.Deferred())} {
+		if want := len(m.in(p)); got != want {
+			t.Fatalf("%s: got %d, want %d", p, got, want)
+		}
+	}
+	for o := range m.q.InFlight() {
+		if p := m.all[o.Of].place; p != writing {
+			t.Fatalf("outcome %d is in flight, want %s", o.Of, p)
 		}
 	}
 	busy := len(m.in(waiting))+len(m.in(writing))+early > 0
@@ -335,16 +384,15 @@ func (m *queueModel) finish(t *rapid.T) {
 			m.unlock(outbox)
 		}
 		m.pass(time.Minute)
-		if len(m.batch) == 0 {
-			m.batch = m.q.Next(10)
+		for writer := range m.batches {
+			m.q.Next(writer, 10)
+			batch := m.q.Written(writer)
+			for i := range batch {
+				m.q.Handle(&batch[i], store.Written, m.now)
+				delete(m.all, batch[i].Of)
+			}
+			m.q.Recycle(batch)
 		}
-		batch := m.q.Written()
-		for i := range batch {
-			m.q.Handle(&batch[i], store.Written, m.now)
-			delete(m.all, batch[i].Of)
-		}
-		m.q.Recycle(batch)
-		m.batch = nil
 	}
 	if len(m.all) > 0 || m.q.Busy() || m.q.Piled() > 0 {
 		t.Fatalf("left over: %d outcomes, busy %v, piled %d", len(m.all), m.q.Busy(), m.q.Piled())
@@ -380,11 +428,11 @@ func TestQueueAgainstModel(t *testing.T) {
 // The example of the package documentation: a trigger that rejects FAILED is met ever more
 // rarely.
 func TestRefusedOutcomeBacksOff(t *testing.T) {
-	q, now := NewQueue[int](earlyWait), time.Unix(1e9, 0)
+	q, now := newQueue(1), time.Unix(1e9, 0)
 	q.Add(Outcome[int]{})
 	for i, seconds := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
-		q.Next(1)
-		batch := q.Written()
+		q.Next(0, 1)
+		batch := q.Written(0)
 		q.Handle(&batch[0], store.Refused, now)
 		q.Recycle(batch)
 		due, _ := q.NextDue()
@@ -394,5 +442,41 @@ func TestRefusedOutcomeBacksOff(t *testing.T) {
 		now = due
 		o, _ := q.Due(now)
 		q.Add(o)
+	}
+}
+
+// An outcome that the store refuses again and again holds back neither those behind it nor the other half, nor
+// do new outcomes of the other half.
+func TestNoHalfWaitsForever(t *testing.T) {
+	q, now := newQueue(3), time.Unix(1e9, 0)
+	write := func() (written []int) {
+		batch := q.Next(0, 10)
+		q.Written(0)
+		for i := range batch {
+			result := store.Written
+			if batch[i].Of == 1 {
+				result = store.Refused
+			}
+			q.Handle(&batch[i], result, now)
+			written = append(written, batch[i].Of)
+		}
+		q.Recycle(batch)
+		return written
+	}
+	q.Add(Outcome[int]{Of: 1})
+	write()
+	var got []int
+	for i := range 8 {
+		now = now.Add(time.Minute)
+		if o, due := q.Due(now); due {
+			q.Add(o)
+		}
+		if q.Add(Outcome[int]{Of: 10 + 2*i}); i == 0 {
+			q.Add(Outcome[int]{Of: 3})
+		}
+		got = append(got, write()...)
+	}
+	if !slices.Contains(got, 3) || !slices.Contains(got, 20) {
+		t.Errorf("written: %v, want 3 and 20 too", got)
 	}
 }

@@ -52,9 +52,11 @@ func (q *Queue[T]) LockTable(outbox string, now time.Time) bool {
 
 	t.locked = true
 	waiting := q.waiting
-	q.waiting = nil
-	for _, o := range waiting {
-		q.Add(o)
+	q.waiting = [2][]Outcome[T]{}
+	for _, half := range waiting {
+		for _, o := range half {
+			q.Add(o)
+		}
 	}
 	return true
 }
@@ -76,8 +78,8 @@ func (q *Queue[T]) DeferTable(outbox string, due time.Time) {
 	}
 }
 
-// UnlockTable returns the outcomes that waited for a table, in order; false if it was not
-// locked. The caller adds them again.
+// UnlockTable returns the outcomes that waited for a table, those of a half in order; false if it
+// was not locked. The caller adds them again.
 func (q *Queue[T]) UnlockTable(outbox string, now time.Time) (outcomes []Outcome[T], ok bool) {
 	t := q.lockedTable(outbox)
 	if t == nil {
