@@ -1,8 +1,6 @@
 package dispatch
 
 import (
-	"cmp"
-	"hash/crc32"
 	"math/rand/v2"
 	"time"
 
@@ -71,10 +69,17 @@ func newCore(cfg Config, of lanes.Config) *core {
 const minHalf = 200
 
 // halves divides the outcomes of lanes.
-func halves(of *lanes.Set) func(*outcome) int {
-	return func(o *outcome) int {
-		name := of.NameOf(&o.Of.Row.Item)
-		return int(crc32.ChecksumIEEE([]byte(cmp.Or(name.RowID, name.Group.Name))) & 1)
+func halves(of *lanes.Set) func(owner) int {
+	return func(o owner) int {
+		key := o.Row.Group.Name
+		if of.HasRowLanes(o.Row.Lane()) {
+			key = o.Row.ID
+		}
+		hash := uint32(2166136261) // FNV-1a
+		for i := range len(key) {
+			hash = (hash ^ uint32(key[i])) * 16777619
+		}
+		return int(hash>>16) & 1
 	}
 }
 

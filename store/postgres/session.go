@@ -45,6 +45,8 @@ type session struct {
 
 	used       time.Time // when the last call ended
 	skipLocked time.Time // calls skip locked rows until then
+
+	turns map[store.Ref]int // reused by each call of Settle
 }
 
 // trustedIdle is for how long a connection may be unused before a call tests it. A server that restarted meanwhile has
@@ -53,7 +55,7 @@ type session struct {
 const trustedIdle = 2 * time.Second
 
 func newSession(cfg *pgx.ConnConfig, life *sessions.Lifetime) *session {
-	s := &session{cfg: cfg, lifetime: life}
+	s := &session{cfg: cfg, lifetime: life, turns: map[store.Ref]int{}}
 	s.Session = sessions.New(life, s)
 	return s
 }

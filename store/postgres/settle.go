@@ -225,7 +225,8 @@ func (c *settling) attempt(ctx context.Context, t *transaction, todo []int, skip
 // statements wait for locks.
 func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*settlePart, err error) {
 	byKey := map[settleKey]*settlePart{}
-	turns := make(map[store.Ref]int, len(todo))
+	turns := c.sess.turns
+	clear(turns)
 	var part *settlePart
 	last := 0
 	for _, i := range todo {
@@ -234,11 +235,12 @@ func (c *settling) parts(ctx context.Context, todo []int, skip bool) (parts []*s
 		if err != nil {
 			return nil, err
 		}
-		key := settleKey{round: turns[o.Ref], outbox: o.Outbox, status: o.Status}
+		turn := turns[o.Ref]
+		turns[o.Ref] = turn + 1
+		key := settleKey{round: turn, outbox: o.Outbox, status: o.Status}
 		if !skip && o.Status == store.Completed && !t.Layout.LogOnly() && t.idIsText() {
 			key.when = o.At.Truncate(time.Microsecond)
 		}
-		turns[o.Ref]++
 		last = max(last, key.round)
 		if part == nil || part.settleKey != key { // most outcomes have the key of the previous one
 			part = byKey[key]

@@ -60,7 +60,7 @@ type Config[T any] struct {
 
 	// Half returns the half to which an outcome belongs, 0 or 1. Outcomes of one half are written in the
 	// order in which they are ready.
-	Half func(*Outcome[T]) int
+	Half func(of T) int
 
 	// MinHalf is from how many outcomes on a half is written by itself. Fewer are written together with the
 	// other half, because one statement costs less than two.
@@ -98,7 +98,7 @@ func (q *Queue[T]) Add(o Outcome[T]) {
 		t.outcomes = append(t.outcomes, o)
 		return
 	}
-	half := q.cfg.Half(&o)
+	half := q.cfg.Half(o.Of)
 	q.waiting[half] = append(q.waiting[half], o)
 }
 

@@ -17,7 +17,7 @@ func earlyWait(n int) time.Duration { return time.Millisecond << min(n-1, 10) }
 
 // newQueue returns a queue whose halves are the even and the odd numbers.
 func newQueue(minHalf int) Queue[int] {
-	return NewQueue(Config[int]{EarlyWait: earlyWait, Half: func(o *Outcome[int]) int { return o.Of % 2 }, MinHalf: minHalf})
+	return NewQueue(Config[int]{EarlyWait: earlyWait, Half: func(n int) int { return n % 2 }, MinHalf: minHalf})
 }
 
 // queueModel is the reference model: where each outcome is, and when it may be tried again.

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
+	"github.com/sluicebox/sluicebox/dispatch/sink/internal/event"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/redact"
 )
 
@@ -20,7 +21,7 @@ func (r *route) fit(msgs []sink.Message) (n int, reason string) {
 			size++ // the comma
 		}
 		size += len(m.Payload)
-		if i == r.maxItems || m.Kind != msgs[0].Kind || size > r.maxBody || !isJSON(m.Payload) {
+		if i == r.maxItems || m.Kind != msgs[0].Kind || size > r.maxBody || event.NotJSON(m.Payload) != "" {
 			if i == 0 {
 				reason = r.unsendableReason(m.Payload)
 			}
@@ -29,10 +30,6 @@ func (r *route) fit(msgs []sink.Message) (n int, reason string) {
 	}
 	return len(msgs), ""
 }
-
-// isJSON reports whether a payload is JSON, and UTF-8 too: json.Valid accepts any bytes in a
-// string.
-func isJSON(payload []byte) bool { return utf8.Valid(payload) && json.Valid(payload) }
 
 // unsendableReason returns the reason why a payload can never be sent.
 func (r *route) unsendableReason(payload []byte) string {

@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/dispatch/sink/internal/template"
 	"github.com/sluicebox/sluicebox/store"
@@ -171,9 +173,11 @@ func NotJSON(payload []byte) (reason string) {
 	switch {
 	case len(payload) == 0:
 		return "payload is empty and not JSON"
+	case jsontext.Value(payload).IsValid(jsontext.AllowDuplicateNames(true)): // a quarter of the time of json.Valid
+		return ""
 	case !utf8.Valid(payload): // json.Valid accepts any bytes in a string
 		return "payload is not UTF-8 and so not JSON"
-	case !json.Valid(payload):
+	case !json.Valid(payload): // it accepts half of a surrogate pair
 		return "payload is not JSON"
 	}
 	return ""

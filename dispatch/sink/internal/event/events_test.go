@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sluicebox/sluicebox/dispatch/sink"
 	"github.com/sluicebox/sluicebox/store"
@@ -94,6 +95,31 @@ func FuzzJSON(f *testing.F) {
 			t.Fatalf("no data: %s", msg.Body)
 		}
 	})
+}
+
+// wantAsEncodingJSON checks that what counts as JSON is what encoding/json reads.
+func wantAsEncodingJSON(t *testing.T, payload []byte) {
+	t.Helper()
+	want := utf8.Valid(payload) && json.Valid(payload)
+	if reason := NotJSON(payload); (reason == "") != want {
+		t.Errorf("%.100q: got %q, valid %v", payload, reason, want)
+	}
+}
+
+func FuzzNotJSON(f *testing.F) {
+	for _, payload := range []string{
+		`{"a":1,"a":2}`, `"\ud800"`, `"\udc00\ud800x"`, "\"\xff\"", "\ufeff{}", `{"a":[1,-0.5e+9,null,true]} `, "01", "1.", "-", `"\x"`, "\"\t\"", "", " ", "[1,]", "{}{}", "nul",
+	} {
+		f.Add([]byte(payload))
+	}
+	f.Fuzz(wantAsEncodingJSON)
+}
+
+func TestDeepJSON(t *testing.T) {
+	for _, depth := range []int{9999, 10000, 10001} {
+		wantAsEncodingJSON(t, []byte(strings.Repeat("[", depth)+strings.Repeat("]", depth)))
+		wantAsEncodingJSON(t, []byte(strings.Repeat(`{"a":`, depth)+"1"+strings.Repeat("}", depth)))
+	}
 }
 
 // TestEncode: messages of each format and binding, byte for byte.
