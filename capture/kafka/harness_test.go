@@ -163,6 +163,7 @@ func (r *rig) Disconnected(error, time.Duration) {}
 func (r *rig) Saved(store.Checkpoint)            {}
 func (r *rig) SaveFailed(error)                  {}
 func (r *rig) Leads(store.Epoch)                 {}
+func (r *rig) Restored(_, _ store.Epoch)         {}
 
 // Leader, Mark and Compare make a rig the kafka.Database of its shards.
 func (r *rig) Leader(ctx context.Context) (store.Leader, error) { return r.tables.Leader(ctx) }

@@ -60,6 +60,9 @@ type Observer interface {
 	checkpoint.Observer
 	// Leads reports that all partitions have the first record of an epoch.
 	Leads(epoch store.Epoch)
+	// Restored reports that the database was restored to an earlier moment, because it gave an epoch that the
+	// topic has already. The feeder has raised it, and the shards take snapshots.
+	Restored(given, raised store.Epoch)
 }
 
 // Defaults of a Config. A broker's message.max.bytes is 1 MiB and 12 bytes.
@@ -202,7 +205,7 @@ func (s *session) begin(epoch store.Epoch) {
 }
 
 // lead raises the epoch, writes it into every partition, and returns the checkpoint. With the epoch no
-// other feeder saves one any more.
+// other feeder saves one any more. A checkpoint of a database that was restored says nothing of the topic.
 func (s *session) lead(ctx context.Context) (at store.Checkpoint, err error) {
 	d, err := topic.Describe(ctx, kadm.NewClient(s.client), s.f.spec())
 	if err == nil {
@@ -215,7 +218,16 @@ func (s *session) lead(ctx context.Context) (at store.Checkpoint, err error) {
 	if err != nil {
 		return at, fmt.Errorf("feed: acquire leadership: %w", err)
 	}
-	s.begin(epoch)
+	raised, err := s.outrank(ctx, epoch)
+	if err != nil {
+		return at, err
+	}
+	if s.begin(raised); raised > epoch {
+		s.f.cfg.Observer.Restored(epoch, raised)
+		if err := s.ClearCheckpoint(ctx); err != nil {
+			return at, fmt.Errorf("feed: clear the restored checkpoint: %w", err)
+		}
+	}
 	if at, err = s.tables.LoadCheckpoint(ctx); err != nil && !errors.Is(err, store.ErrNoCheckpoint) {
 		return at, fmt.Errorf("feed: load checkpoint: %w", err)
 	}

@@ -100,3 +100,4 @@ func (nobody) Disconnected(error, time.Duration) {}
 func (nobody) Saved(store.Checkpoint)            {}
 func (nobody) SaveFailed(error)                  {}
 func (nobody) Leads(store.Epoch)                 {}
+func (nobody) Restored(_, _ store.Epoch)         {}

@@ -289,6 +289,12 @@ func (o feedObserver) Leads(epoch store.Epoch) {
 	o.set(CaptureState{Leads: true, Detail: fmt.Sprintf("leading, epoch %d", epoch)})
 }
 
+// Restored implements feed.Observer.
+func (o feedObserver) Restored(given, raised store.Epoch) {
+	o.log.Warn("the database was restored to an earlier moment: the epoch is raised above the topic's, and the shards take snapshots",
+		"name", o.options.Name, "epoch", given, "raised", raised)
+}
+
 // Connected implements capture.Observer.
 func (o feedObserver) Connected() {
 	o.log.Info("log connected")

@@ -1,0 +1,62 @@
+package blackbox
+
+import (
+	"strings"
+	"testing"
+)
+
+// A database is restored to a moment before the latest epochs of the topic, and its slot is gone. Rows that were
+// committed since, and those that come, are delivered at once, not by sweeps.
+func TestScaleRestored(t *testing.T) {
+	t.Parallel()
+	s := aPostgresFleet(t)
+	s.config = strings.Replace(s.config, "sweep-interval: 2s", "sweep-interval: 10m", 1)
+	db := s.table.(sqlScaleTable).conn
+	insert := func(n int) {
+		t.Helper()
+		var rows []scaleKey
+		for g := range scaleGroups {
+			rows = append(rows, scaleKey{g, n})
+		}
+		if err := s.table.insert(rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deliver := func(n int) {
+		t.Helper()
+		s.start(0)
+		s.hasAll(0)
+		insert(n)
+		s.settled(n * scaleGroups)
+		expectStop(t, s.relays[0])
+	}
+	execute := func(statements ...string) {
+		t.Helper()
+		for _, sql := range statements {
+			if _, err := db.exec(sql); err != nil {
+				t.Fatalf("%s: %v", sql, err)
+			}
+		}
+	}
+	tables := []string{"letters", "sluicebox.leader", "sluicebox.record", "sluicebox.queue"}
+	copyOf := func(table string) string { return "copy_" + strings.TrimPrefix(table, "sluicebox.") }
+
+	deliver(1)
+	for _, table := range tables {
+		execute("CREATE TABLE " + copyOf(table) + " AS TABLE " + table)
+	}
+	for n := 2; n <= 4; n++ {
+		deliver(n)
+	}
+	for _, table := range tables {
+		execute("TRUNCATE "+table, "INSERT INTO "+table+" SELECT * FROM "+copyOf(table))
+	}
+	execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()")
+	insert(5)
+	s.start(0)
+	s.relays[0].waitFor("the database was restored to an earlier moment")
+	s.hasAll(0)
+	insert(6)
+	s.settled(6 * scaleGroups)
+	expectStop(t, s.relays[0])
+}
