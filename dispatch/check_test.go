@@ -183,3 +183,33 @@ func TestRowsWaitForOutcomes(t *testing.T) {
 		}
 	})
 }
+
+// Rows are claimed while one write of outcomes is slow, also if others beside it are quick.
+func TestASlowWriteBesideAQuickOne(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	c := newTestCore(DefaultConfig(), func(string) sink.Limits { return sink.Limits{Mode: sink.Atomic, MaxItems: 100, MaxBytes: 1 << 20} }, func() float64 { return 0 })
+	c.splitOutcomes(1)
+	c.setLate(func() bool { return true })
+	allowed := func(now time.Time) bool { c.late.decide(now); return c.lanes.Requests.Fresh.Allowed }
+	for i := range 8 {
+		c.append(items(fmt.Sprint("group ", i), fmt.Sprint(i)), nil)
+	}
+	for _, req := range c.nextClaims(100, now) {
+		c.claimed(req, slices.Repeat([]store.ClaimAnswer{{Result: store.Claimed}}, req.Size()), now, now)
+	}
+	for req := c.nextRequest(now); req != nil; req = c.nextRequest(now) {
+		c.answered(req, &sink.Result{Outcome: sink.Outcome{Class: sink.Delivered}}, now)
+	}
+	slow, quick := c.late.nextOutcomes(0, 100, now), c.late.nextOutcomes(1, 100, now)
+	if len(slow) == 0 || len(quick) == 0 {
+		t.Fatalf("batches of %d and %d outcomes", len(slow), len(quick))
+	}
+	c.wrote(1, slices.Repeat([]store.SettleResult{store.Written}, len(quick)), now.Add(50*time.Millisecond))
+	if !allowed(now.Add(60*time.Millisecond)) || allowed(now.Add(150*time.Millisecond)) {
+		t.Error("want unclaimed rows until a write has lasted for 100 ms, and none then")
+	}
+	c.wrote(0, slices.Repeat([]store.SettleResult{store.Written}, len(slow)), now.Add(200*time.Millisecond))
+	if !allowed(now.Add(210 * time.Millisecond)) {
+		t.Error("want unclaimed rows after the slow write")
+	}
+}

@@ -79,7 +79,7 @@ func halves(of *lanes.Set) func(owner) int {
 		for i := range len(key) {
 			hash = (hash ^ uint32(key[i])) * 16777619
 		}
-		return int(hash>>16) & 1
+		return int(hash>>24) & 1 // its lower bits hardly depend on the last letter
 	}
 }
 

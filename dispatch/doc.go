@@ -26,7 +26,8 @@
 // requests to send, outcomes to write. The [Dispatcher] drives it under one lock. Its
 // workers pull commands whenever they are free. This batches without timers: a claim
 // or an outcome goes out at once if none is in flight, and everything that arrives
-// meanwhile forms the next statement.
+// meanwhile forms the next statement. While many outcomes wait they go out in two statements at once; see
+// package outcome.
 //
 // The core keeps the steps of a row: append, claim, answer, write. The packages below
 // internal keep the rest, each with a table of its states: lane the lanes, queues,

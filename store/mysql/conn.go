@@ -328,7 +328,7 @@ type link struct {
 type rowLinks struct {
 	claims, operator, spill, replay, tables *link
 	outcomes                                [2]*link
-	settling                                sessions.Pair // chooses one of outcomes
+	settling                                *sessions.Pair // chooses one of outcomes
 }
 
 func newRowLinks(cfg *Config, life *sessions.Lifetime) (*rowLinks, error) {
@@ -359,7 +359,11 @@ func newRowLinks(cfg *Config, life *sessions.Lifetime) (*rowLinks, error) {
 		}
 		*to.link = l
 	}
-	set.outcomes[1].keepAlive = false // used while many outcomes wait
+	second := set.outcomes[1]
+	second.keepAlive = false // it is used while many outcomes wait
+	set.settling = sessions.NewPair(life, func(ctx context.Context) error {
+		return second.do(ctx, func(ctx context.Context, c *conn) error { return c.sqlConn.PingContext(ctx) })
+	})
 	return set, nil
 }
 

@@ -33,8 +33,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		}
 	}
 
-	number, free := s.settling.Take(ctx, s.outcomes[1].Session)
-	defer free()
+	number, done := s.settling.Take()
 	session := s.outcomes[number]
 	call := &settling{Store: s, link: session.link, outcomes: outcomes, results: make([]store.SettleResult, len(outcomes))}
 	err := session.do(ctx, func(ctx context.Context, c *conn) error {
@@ -63,6 +62,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 			}
 		}
 	})
+	done(cmp.Or(err, call.lostSessionErr))
 	if err == nil && call.lostSessionErr != nil && slices.ContainsFunc(call.results, func(r store.SettleResult) bool { return r != store.Written }) {
 		err = &commitError{call.lostSessionErr} // the first attempt may have written them
 	}

@@ -86,7 +86,7 @@ func newStore(cfg Config, life *sessions.Lifetime, rows *rowLinks, shared *sessi
 	s := &Store{
 		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout,
 		outboxes: outboxes.New(cfg.Outboxes), cfg: cfg, shares: shared, lifetime: life,
-		claims: seat{rows.claims, life}, outcomes: [2]seat{{rows.outcomes[0], life}, {rows.outcomes[1], life}}, settling: &rows.settling, operator: seat{rows.operator, life},
+		claims: seat{rows.claims, life}, outcomes: [2]seat{{rows.outcomes[0], life}, {rows.outcomes[1], life}}, settling: rows.settling, operator: seat{rows.operator, life},
 		spillSession: seat{rows.spill, life}, replay: seat{rows.replay, life}, tableWaitSession: seat{rows.tables, life},
 	}
 	var err error

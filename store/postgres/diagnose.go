@@ -216,6 +216,11 @@ func IsLockTimeout(err error) bool {
 	return code(err) == "55P03" // lock_not_available
 }
 
+// isStatementTimeout reports whether a statement took longer than statement_timeout.
+func isStatementTimeout(err error) bool {
+	return code(err) == "57014" // query_canceled
+}
+
 // LockersRemedy lists the sessions that hold a lock which blocks even readers of a table
 // of the database, or wait for one.
 const LockersRemedy = "-- shows the session; wait for it, or end it with pg_terminate_backend\n" +

@@ -18,6 +18,9 @@ const (
 	// raiseTimeout bounds one wait for writes of an earlier leader. A claim of the
 	// largest batch takes a tenth of it.
 	raiseTimeout = "250ms"
+	// tryTimeout bounds all waits of one try: writers that share the row follow each other, and the server waits
+	// for raiseTimeout for each.
+	tryTimeout = "500ms"
 	// leadTimeout bounds the total wait of AcquireLeadership.
 	leadTimeout = 5 * time.Second
 )
@@ -41,12 +44,13 @@ func (s *Store) AcquireLeadership(ctx context.Context) (store.Epoch, error) {
 
 // raiseEpoch raises the epoch and terminates the sessions that block it.
 func (s *Store) raiseEpoch(ctx context.Context, conn *pgx.Conn) (store.Epoch, error) {
-	for start := time.Now(); ; {
+	age := raiseTimeout
+	for start := time.Now(); ; age = "0" {
 		epoch, err := s.tryRaiseEpoch(ctx, conn)
-		if !IsLockTimeout(err) {
+		if !IsLockTimeout(err) && !isStatementTimeout(err) {
 			return epoch, err
 		}
-		blockers, termErr := s.terminateBlockers(ctx, conn)
+		blockers, termErr := s.terminateBlockers(ctx, conn, age)
 		if termErr != nil {
 			return 0, termErr
 		}
@@ -70,10 +74,14 @@ ON CONFLICT (name) DO UPDATE SET epoch = l.epoch + 1, raised_at = now(), holder 
 RETURNING epoch`
 
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+raiseTimeout+"'"); err != nil {
+		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+raiseTimeout+"'; SET LOCAL statement_timeout = '"+tryTimeout+"'"); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, raise, s.name, s.holder, int64(s.lockPID.Load()), lockKey(s.name)).Scan(&epoch)
+		if err := tx.QueryRow(ctx, raise, s.name, s.holder, int64(s.lockPID.Load()), lockKey(s.name)).Scan(&epoch); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "SET LOCAL statement_timeout = DEFAULT") // the commit may wait for a standby
+		return err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = fmt.Errorf("relay lock lost: %w", store.ErrNotLeader)
@@ -88,20 +96,22 @@ type blocker struct {
 	reason      string // reason it could not be terminated
 }
 
-// blockersQuery selects the blockers in this database. They have had their lock for as long as it was waited for; others
-// use the rows of other relays, for a moment. A role may not see since when.
-const blockersQuery = `
+// blockersQuery selects the blockers in this database, whose transactions are older than that. Those that are
+// younger than raiseTimeout may use the rows of other relays, for a moment. A role may not see since when.
+func blockersQuery(age string) string {
+	return `
 FROM pg_catalog.pg_stat_activity AS a
 WHERE a.datname = current_database() AND a.pid <> pg_catalog.pg_backend_pid()
   AND EXISTS (SELECT FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_database AS d ON d.oid = l.database
     WHERE l.pid = a.pid AND l.granted AND l.locktype = 'relation' AND l.mode <> 'AccessShareLock'
       AND d.datname = current_database() AND l.relation = 'sluicebox.leader'::regclass)
-  AND (a.xact_start < statement_timestamp() - interval '` + raiseTimeout + `') IS NOT FALSE`
+  AND (a.xact_start < statement_timestamp() - interval '` + age + `') IS NOT FALSE`
+}
 
 // terminateBlockers terminates the blockers that are sessions of another store of this
 // relay, and returns all blockers.
-func (s *Store) terminateBlockers(ctx context.Context, conn *pgx.Conn) ([]blocker, error) {
-	rows, err := conn.Query(ctx, "SELECT a.pid, coalesce(a.application_name, '')"+blockersQuery)
+func (s *Store) terminateBlockers(ctx context.Context, conn *pgx.Conn, age string) ([]blocker, error) {
+	rows, err := conn.Query(ctx, "SELECT a.pid, coalesce(a.application_name, '')"+blockersQuery(age))
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +130,7 @@ func (s *Store) terminateBlockers(ctx context.Context, conn *pgx.Conn) ([]blocke
 			continue
 		}
 		// The query runs again, because the pid may belong to another process by now.
-		_, err := conn.Exec(ctx, "SELECT pg_catalog.pg_terminate_backend(a.pid)"+blockersQuery+" AND a.pid = $1 AND a.application_name = $2", k.pid, k.application)
+		_, err := conn.Exec(ctx, "SELECT pg_catalog.pg_terminate_backend(a.pid)"+blockersQuery(age)+" AND a.pid = $1 AND a.application_name = $2", k.pid, k.application)
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && pg.Code == "42501" { // insufficient_privilege
 			k.reason = ", and the relay's role may not terminate it: " + pg.Message

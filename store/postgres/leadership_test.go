@@ -226,6 +226,51 @@ func TestAcquireTerminatesWaitingClaim(t *testing.T) {
 	})
 }
 
+// TestAcquireBesideManyWrites: an earlier leader that writes all the time, in three sessions, and so shares its row
+// without a gap, does not keep the next one from leading.
+func TestAcquireBesideManyWrites(t *testing.T) {
+	const rows = 1000
+	aVersion(t, func(t *testing.T, url string) {
+		r := newRig(t, url, flowTable, 0, flowBox)
+		r.exec(t, `INSERT INTO outbox_events (id, type, payload, status, created_at)
+SELECT i, 'EVENT', '{}', 'PENDING', now() FROM generate_series(0, $1::int) i`, 3*rows)
+		var toSettle [2][]store.Outcome
+		var toClaim []store.ClaimRow
+		for i := range rows {
+			for half := range toSettle {
+				toSettle[half] = append(toSettle[half], store.Outcome{Ref: row(fmt.Sprint(half*rows + i)).Ref, Status: store.Pending})
+			}
+			toClaim = append(toClaim, row(fmt.Sprint(2*rows+i)))
+		}
+		c := ctx(t)
+		var writers, warm sync.WaitGroup
+		write := func(call func() error) {
+			warm.Add(1)
+			writers.Go(func() {
+				for n := 0; ; n++ {
+					err := call()
+					if n == 3 || n < 3 && err != nil {
+						warm.Done()
+					}
+					if err != nil {
+						return
+					}
+				}
+			})
+		}
+		for _, outcomes := range toSettle {
+			write(func() error { _, err := r.store.Settle(c, r.epoch, outcomes); return err })
+		}
+		write(func() error { _, err := r.store.Claim(c, r.epoch, time.Now(), toClaim); return err })
+		warm.Wait()
+		epoch, err := openStore(t, url, 0, flowBox).AcquireLeadership(c)
+		if err != nil || epoch != r.epoch+1 {
+			t.Errorf("next leader: got epoch %d, error %v", epoch, err)
+		}
+		writers.Wait()
+	})
+}
+
 // TestAcquireReportsBlockers: sessions of other programs, and sessions that the role may
 // not terminate, stay. The error names the process and the statement to run.
 func TestAcquireReportsBlockers(t *testing.T) {

@@ -90,7 +90,7 @@ func (s seat) do(ctx context.Context, fn func(context.Context, *session) error) 
 type rowSessions struct {
 	claims, operator, spill, replay, tables *session
 	outcomes                                [2]*session
-	settling                                sessions.Pair // chooses one of outcomes
+	settling                                *sessions.Pair // chooses one of outcomes
 }
 
 func newRowSessions(cfg Config, life *sessions.Lifetime) (*rowSessions, error) {
@@ -114,6 +114,10 @@ func newRowSessions(cfg Config, life *sessions.Lifetime) (*rowSessions, error) {
 		}
 		(*to.session).CloseIdle(cfg.IdleTimeout)
 	}
+	second := set.outcomes[1]
+	set.settling = sessions.NewPair(life, func(ctx context.Context) error {
+		return second.do(ctx, func(ctx context.Context, sess *session) error { return sess.conn.Ping(ctx) })
+	})
 	return set, nil
 }
 

@@ -39,8 +39,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		}
 	}
 
-	number, free := s.settling.Take(ctx, s.outcomes[1].Session)
-	defer free()
+	number, done := s.settling.Take()
 	err := s.outcomes[number].do(ctx, func(ctx context.Context, sess *session) error {
 		call := &settling{s, sess, epoch, outcomes, results}
 		if time.Now().Before(sess.skipLocked) {
@@ -57,6 +56,7 @@ func (s *Store) Settle(ctx context.Context, epoch store.Epoch, outcomes []store.
 		}
 		return err
 	})
+	done(err)
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", asRefused(explainOwn(err)))
 	}

@@ -82,7 +82,7 @@ func (s *Store) Beside(of store.Settings) (ledger.Store, error) {
 func newStore(cfg Config, life *sessions.Lifetime, rows *rowSessions, shared *sessions.Shares[*rowSessions]) (*Store, error) {
 	s := &Store{
 		name: cfg.Name, holder: store.NewHolder(cfg.Holder), takeover: cfg.TakeoverTimeout, outboxes: outboxes.New(cfg.Outboxes),
-		cfg: cfg, shares: shared, lifetime: life, settling: &rows.settling,
+		cfg: cfg, shares: shared, lifetime: life, settling: rows.settling,
 	}
 	for _, to := range []struct {
 		seat *seat

@@ -2,36 +2,87 @@ package sessions
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
-// Pair chooses between two sessions that serve the same calls. It is safe for concurrent use.
+const (
+	// openTimeout bounds the opening of a second session, its first answer included.
+	openTimeout = 5 * time.Second
+	// reopenAfter is how long a second session that cannot be opened is not tried again: the server may have
+	// none to spare.
+	reopenAfter = time.Minute
+	// trustedPause is how long after its last call the second session is used without a test.
+	trustedPause = time.Second
+)
+
+// Pair chooses between two sessions that serve the same calls. The second one is used while a call has the
+// first, once it is open: it is opened, and tested after a pause, in the background, so that no call waits
+// for it. It is safe for concurrent use.
 type Pair struct {
-	busy    atomic.Bool  // a call has the first session
-	without atomic.Int64 // until when the second one is not tried; Unix time in nanoseconds
+	life *Lifetime
+	test func(context.Context) error // opens the second session, and returns after an answer
+
+	mu      sync.Mutex
+	taken   [2]bool
+	testing bool
+	good    time.Time // when the second one last answered; zero: it is not open
+	without time.Time // until when it is not tried
 }
 
-// reopenAfter is how long a second session that cannot be opened is not tried again: the server may have
-// none to spare.
-const reopenAfter = time.Minute
+// NewPair returns a pair that ends with a lifetime.
+func NewPair(life *Lifetime, test func(context.Context) error) *Pair {
+	return &Pair{life: life, test: test}
+}
 
-// Take returns which session serves a call, 0 or 1. The second one serves it while another call has the first,
-// so it is opened only then; without it the call waits for the first. The caller calls free when the call has
-// ended.
-func (p *Pair) Take(ctx context.Context, second *Session) (number int, free func()) {
-	if p.busy.CompareAndSwap(false, true) {
-		return 0, func() { p.busy.Store(false) }
+// Take returns which session serves a call, 0 or 1. The caller passes the result of the call to done.
+func (p *Pair) Take() (number int, done func(error)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !p.taken[0]:
+		p.taken[0] = true
+		return 0, func(error) { p.free(0) }
+	case p.taken[1]:
+	case time.Since(p.good) < trustedPause:
+		p.taken[1] = true
+		return 1, p.second
+	case !p.testing && !time.Now().Before(p.without) && p.life.Begin():
+		p.testing = true
+		go p.open()
 	}
-	free = func() {}
-	if time.Now().UnixNano() < p.without.Load() {
-		return 0, free
+	return 0, func(error) {} // it waits for the first
+}
+
+func (p *Pair) free(number int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken[number] = false
+}
+
+// second ends a call on the second session.
+func (p *Pair) second(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken[1], p.good = false, time.Now()
+	if err != nil {
+		p.good = time.Time{} // its link may be closed
 	}
-	if err := second.Do(ctx, func(context.Context) error { return nil }); err != nil {
-		if ctx.Err() == nil {
-			p.without.Store(time.Now().Add(reopenAfter).UnixNano())
-		}
-		return 0, free
+}
+
+// open tests the second session. Lifetime.Wait waits for it.
+func (p *Pair) open() {
+	defer p.life.Done()
+	bound, unbind := p.life.Bind(context.Background())
+	defer unbind()
+	ctx, cancel := context.WithTimeout(bound, openTimeout)
+	defer cancel()
+	err := p.test(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.testing = false; err != nil {
+		p.without = time.Now().Add(reopenAfter)
+		return
 	}
-	return 1, free
+	p.good = time.Now()
 }

@@ -10,55 +10,54 @@ import (
 	"github.com/sluicebox/sluicebox/store/internal/sessions"
 )
 
-// full is a link that cannot be opened while the server has no session left.
-type full struct {
-	link
-	tries int
-	left  bool
-}
-
-func (l *full) Ready(ctx context.Context) error {
-	if l.tries++; !l.left {
-		return errors.New("too many connections")
-	}
-	return l.link.Ready(ctx)
-}
-
-// TestPair: the second session is opened once the first is busy. While it cannot be opened, calls wait for
-// the first, and it is tried again after a minute.
+// TestPair: the second session serves a call while the first is busy, once it has answered. No call waits for
+// it: not while it is opened, however long that takes, nor when the server has none left.
 func TestPair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p sessions.Pair
-		link := &full{}
-		second := sessions.New(sessions.NewLifetime(), link)
-		take := func(want, tries int) (free func()) {
+		life := sessions.NewLifetime()
+		defer life.Wait()
+		defer life.End()
+		tests, refused := 0, errors.New("too many connections")
+		answer := func(context.Context) error { return refused }
+		p := sessions.NewPair(life, func(ctx context.Context) error { tests++; return answer(ctx) })
+		take := func(when string, want, tested int) (done func(error)) {
 			t.Helper()
-			got, free := p.Take(t.Context(), second)
-			if got != want || link.tries != tries {
-				t.Errorf("session %d after %d tries to open the second, want %d after %d", got, link.tries, want, tries)
+			before := time.Now()
+			got, done := p.Take()
+			if waited := time.Since(before); got != want || waited > 0 {
+				t.Errorf("%s: session %d after %v, want %d at once", when, got, waited, want)
 			}
-			return free
+			if synctest.Wait(); tests != tested {
+				t.Errorf("%s: %d tests, want %d", when, tests, tested)
+			}
+			return done
 		}
-		take(0, 0)()
-		free := take(0, 0)
-		take(0, 1)()
-		link.left = true
+		take("alone", 0, 0)(nil)
+		first := take("alone again", 0, 0)
+		take("the server has none", 0, 1)(nil)
 		time.Sleep(59 * time.Second)
-		take(0, 1)()
-		time.Sleep(2 * time.Second)
-		take(1, 2)()
-		free()
-		take(0, 2)()
+		take("before a minute", 0, 1)(nil)
 
-		free = take(0, 2)
-		defer free()
-		link.left = false
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if number, _ := p.Take(ctx, second); number != 0 {
-			t.Errorf("a canceled call has session %d", number)
-		}
-		link.left = true
-		take(1, link.tries+1)()
+		time.Sleep(2 * time.Second)
+		answer = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		take("it does not answer", 0, 2)(nil)
+		take("it still does not", 0, 2)(nil)
+		time.Sleep(6 * time.Second)
+		take("given up", 0, 2)(nil)
+
+		time.Sleep(time.Minute)
+		answer = func(context.Context) error { return nil }
+		take("to be opened", 0, 3)(nil)
+		second := take("open", 1, 3)
+		take("both busy", 0, 3)(nil)
+		second(nil)
+		take("open", 1, 3)(errors.New("lost"))
+		take("lost", 0, 4)(nil)
+		take("open again", 1, 4)(nil)
+		time.Sleep(2 * time.Second)
+		take("after a pause", 0, 5)(nil)
+		take("tested", 1, 5)(nil)
+		first(nil)
+		take("the first is free", 0, 5)(nil)
 	})
 }
