@@ -173,7 +173,7 @@ func (g *doctorFixtureMySQL) faultCasesMySQL() []faultCase {
 			change: func(config string) string {
 				return strings.Replace(config, "source: {", fmt.Sprintf("source: {stream-url: %q, ", userURL(g.database, "streams")), 1)
 			}},
-		{name: "few sessions for the account", cause: []string{"ALTER USER relay WITH MAX_USER_CONNECTIONS 4"}, want: []string{"may have 4 sessions", "ALTER USER 'relay'@'%' WITH MAX_USER_CONNECTIONS 65;"},
+		{name: "few sessions for the account", cause: []string{"ALTER USER relay WITH MAX_USER_CONNECTIONS 4"}, want: []string{"may have 4 sessions", "ALTER USER 'relay'@'%' WITH MAX_USER_CONNECTIONS 70;"},
 			after: []string{"ALTER USER relay WITH MAX_USER_CONNECTIONS 0"}},
 	}
 }

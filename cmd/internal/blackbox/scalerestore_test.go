@@ -54,7 +54,7 @@ func TestScaleRestored(t *testing.T) {
 	execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()")
 	insert(5)
 	s.start(0)
-	s.relays[0].waitFor("the database was restored to an earlier moment")
+	s.relays[0].waitFor("database restored to an earlier moment")
 	s.hasAll(0)
 	insert(6)
 	s.settled(6 * scaleGroups)

@@ -291,8 +291,7 @@ func (o feedObserver) Leads(epoch store.Epoch) {
 
 // Restored implements feed.Observer.
 func (o feedObserver) Restored(given, raised store.Epoch) {
-	o.log.Warn("the database was restored to an earlier moment: the epoch is raised above the topic's, and the shards take snapshots",
-		"name", o.options.Name, "epoch", given, "raised", raised)
+	o.log.Warn("database restored to an earlier moment", "name", o.options.Name, "epoch", given, "raised", raised)
 }
 
 // Connected implements capture.Observer.
