@@ -239,12 +239,12 @@ func TestConnectionLimits(t *testing.T) {
 			examine := diagnoser(t, url, store.Outbox{Name: "box", Table: "box", Kind: "EVENT", Layout: store.FlowCatalyst()})
 			for _, of := range []string{"ROLE " + role, "DATABASE " + database} {
 				quoted := strings.Replace(of, " ", ` "`, 1) + `"`
-				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 11")
-				expectFixed(t, admin, examine, "connections", store.GradeAdvice, quoted+" has CONNECTION LIMIT 11")
-				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 12") // the rig's control session counts as one
+				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 12")
+				expectFixed(t, admin, examine, "connections", store.GradeAdvice, quoted+" has CONNECTION LIMIT 12")
+				servers.Exec(t, admin, "ALTER "+of+" CONNECTION LIMIT 13") // the rig's control session counts as one
 				awaitEnded(t, func() error {
 					if found := findingsOf(examine(), "connections"); len(found) != 1 || found[0].Grade != store.GradeOK {
-						return fmt.Errorf("%s with limit 12: got findings %+v", of, found)
+						return fmt.Errorf("%s with limit 13: got findings %+v", of, found)
 					}
 					return nil
 				})
@@ -255,7 +255,7 @@ func TestConnectionLimits(t *testing.T) {
 				})
 				awaitEnded(t, func() error {
 					if found := findingsOf(examine(), "connections"); len(found) != 2 || found[1].Grade != store.GradeAdvice || !strings.Contains(found[1].Text, "others use 1") {
-						return fmt.Errorf("%s with limit 12 and another session: got findings %+v", of, found)
+						return fmt.Errorf("%s with limit 13 and another session: got findings %+v", of, found)
 					}
 					return nil
 				})
