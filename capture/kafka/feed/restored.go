@@ -17,15 +17,16 @@ const maxRaise = 10_000
 
 // outrank raises an epoch that was just acquired above those of the topic, and returns the new one. They are
 // equal or higher if the database was restored to an earlier moment: shards would ignore what the epoch
-// appends. Another feeder that has acquired a higher epoch meanwhile is left alone.
+// appends. Another feeder that has acquired a higher epoch meanwhile is left alone. A relay that never led
+// before has written nothing, so the topic is not its own.
 func (s *session) outrank(ctx context.Context, epoch store.Epoch) (raised store.Epoch, err error) {
 	highest, err := s.lastEpoch(ctx)
 	if err != nil {
 		return epoch, fmt.Errorf("feed: read the last records of topic %s: %w", s.f.cfg.Topic, err)
 	}
-	if highest-epoch >= maxRaise {
+	if epoch == 1 && highest > 0 || highest-epoch >= maxRaise {
 		return epoch, &store.SetupError{
-			Problem: fmt.Sprintf("feed: topic %s has records of epoch %d, and that of the database is %d: it was restored to an earlier moment, or another relay writes to the topic", s.f.cfg.Topic, highest, epoch),
+			Problem: fmt.Sprintf("feed: topic %s has records of epoch %d, and that of the database is %d: the topic is another relay's, or the database is new", s.f.cfg.Topic, highest, epoch),
 			Remedy:  "stop all processes, name a new topic, and run sluicebox init",
 		}
 	}

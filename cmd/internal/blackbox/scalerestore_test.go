@@ -59,4 +59,9 @@ func TestScaleRestored(t *testing.T) {
 	insert(6)
 	s.settled(6 * scaleGroups)
 	expectStop(t, s.relays[0])
+
+	execute("TRUNCATE sluicebox.leader") // as in another database
+	r := start(t, s.config)
+	r.waitFor("the topic is another relay's, or the database is new")
+	_ = r.stop()
 }
