@@ -155,7 +155,7 @@ func (y *spillModel) takeOutcomes(t *rapid.T) {
 	checkBatches(t, y.core, y.writing)
 }
 
-// drawWriters returns one or all of those that write outcomes.
+// drawWriters returns one writer, or all.
 func (y *spillModel) drawWriters(t *rapid.T) []int {
 	return rapid.SampledFrom([][]int{{0, 1}, {0}, {1}, {1, 0}}).Draw(t, "writers")
 }
@@ -215,7 +215,7 @@ func (y *spillModel) writeBatch(writer int) {
 	y.results[writer] = results
 }
 
-// written reports what was written.
+// written reports the results of the store to the core.
 func (y *spillModel) written(*rapid.T) {
 	for writer, results := range y.results {
 		if results != nil {
@@ -225,7 +225,7 @@ func (y *spillModel) written(*rapid.T) {
 	}
 }
 
-// isUnreported reports whether the core does not know yet what was written.
+// isUnreported reports whether the core has yet to get results of the store.
 func (y *spillModel) isUnreported() bool { return y.results[0] != nil || y.results[1] != nil }
 
 // isBeingWritten reports whether the outcome of a row is in a batch that no statement has written.

@@ -237,10 +237,10 @@ func reportAnswers(obs Observer, reqs []*request, answers []store.ClaimAnswer) {
 	}
 }
 
-// writer is one of those that write outcomes.
+// writer writes outcomes, beside others.
 type writer struct {
 	d      *Dispatcher
-	number int             // among them, from 0
+	number int             // among the writers, from 0
 	rows   []store.Outcome // reused for each statement
 }
 

@@ -96,8 +96,8 @@ type blocker struct {
 	reason      string // reason it could not be terminated
 }
 
-// blockersQuery selects the blockers in this database, whose transactions are older than that. Those that are
-// younger than raiseTimeout may use the rows of other relays, for a moment. A role may not see since when.
+// blockersQuery selects the blockers in this database with transactions of at least that age. Younger transactions
+// than raiseTimeout may use the rows of other relays, for a moment. A role may not see their age.
 func blockersQuery(age string) string {
 	return `
 FROM pg_catalog.pg_stat_activity AS a

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -48,29 +49,9 @@ func (s *session) outrank(ctx context.Context, epoch store.Epoch) (raised store.
 // lastEpoch returns the highest epoch of the last records of all partitions; 0 without records. A partition may
 // end with records that an earlier feeder appended late, but not for longer than Config.IdleInterval.
 func (s *session) lastEpoch(ctx context.Context) (highest store.Epoch, err error) {
-	admin := kadm.NewClient(s.client)
-	starts, err := admin.ListStartOffsets(ctx, s.f.cfg.Topic)
-	if err == nil {
-		err = starts.Error()
-	}
-	if err != nil {
+	last, err := s.lastRecords(ctx)
+	if err != nil || len(last) == 0 {
 		return 0, err
-	}
-	ends, err := admin.ListEndOffsets(ctx, s.f.cfg.Topic)
-	if err == nil {
-		err = ends.Error()
-	}
-	if err != nil {
-		return 0, err
-	}
-	last := map[int32]kgo.Offset{}
-	for partition, end := range ends[s.f.cfg.Topic] {
-		if start, _ := starts.Lookup(s.f.cfg.Topic, partition); end.Offset > start.Offset {
-			last[partition] = kgo.NewOffset().At(end.Offset - 1)
-		}
-	}
-	if len(last) == 0 {
-		return 0, nil
 	}
 	client, err := kgo.NewClient(append(slices.Clone(s.f.cfg.Client),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.f.cfg.Topic: last}), kgo.ConsumeResetOffset(kgo.NoResetOffset()))...)
@@ -93,4 +74,24 @@ func (s *session) lastEpoch(ctx context.Context) (highest store.Epoch, err error
 		}
 	}
 	return highest, nil
+}
+
+// lastRecords returns the offset of the last record of each partition that has one.
+func (s *session) lastRecords(ctx context.Context) (map[int32]kgo.Offset, error) {
+	admin := kadm.NewClient(s.client)
+	starts, err := admin.ListStartOffsets(ctx, s.f.cfg.Topic)
+	if err = cmp.Or(err, starts.Error()); err != nil {
+		return nil, err
+	}
+	ends, err := admin.ListEndOffsets(ctx, s.f.cfg.Topic)
+	if err = cmp.Or(err, ends.Error()); err != nil {
+		return nil, err
+	}
+	last := map[int32]kgo.Offset{}
+	for partition, end := range ends[s.f.cfg.Topic] {
+		if start, _ := starts.Lookup(s.f.cfg.Topic, partition); end.Offset > start.Offset {
+			last[partition] = kgo.NewOffset().At(end.Offset - 1)
+		}
+	}
+	return last, nil
 }

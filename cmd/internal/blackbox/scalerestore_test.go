@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A database is restored to a moment before the latest epochs of the topic, and its slot is gone. Rows that were
-// committed since, and those that come, are delivered at once, not by sweeps.
+// A database is restored to a moment before the latest epochs of the topic, and its slot is gone. The relay delivers new
+// rows at once, not by sweeps, and so it does the rows of the time without a slot.
 func TestScaleRestored(t *testing.T) {
 	t.Parallel()
 	s := aPostgresFleet(t)
